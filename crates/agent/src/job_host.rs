@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use crate::cluster_cache::{JobStores, ShareService, StoreName};
 use crate::job_runtime::JobRuntime;
 use crate::provider::AgentProvider;
-use crate::{AgentError, FileLimit, arguments, provider, server_settings};
+use crate::{AgentError, FileLimit, arguments, provider, server_settings, shared};
 
 /// Open files of a process that hosts a cache: enough for a terabyte of memory. Programs that close
 /// all descriptors, as some trainers' helpers do, depend on a limit that is not too high.
@@ -43,31 +43,41 @@ struct JobStore {
     /// Serves the stores of other nodes.
     service: Arc<OnceLock<Arc<ShareService>>>,
     /// Dropped in this order, after the disks are closed: no rank is served when the runtime ends.
-    server: Server,
+    server: Option<Server>,
     runtime: JobRuntime,
 }
 
 impl NodeHost for JobHost {
     fn start(
         &self,
+        ranks: u32,
         config: &Config,
         registry: &Registry,
         context: &OpenContext,
     ) -> Result<Box<dyn HostedStore>, String> {
-        let store = JobStore::start(config.clone(), registry.clone(), context);
+        let store = JobStore::start(ranks > 1, config.clone(), registry.clone(), context);
         store.map(|store| Box::new(store) as _).map_err(|error| error.to_string())
     }
 }
 
 impl JobStore {
-    fn start(config: Config, registry: Registry, context: &OpenContext) -> Result<Self, AgentError> {
+    fn start(
+        has_others: bool,
+        config: Config,
+        registry: Registry,
+        context: &OpenContext,
+    ) -> Result<Self, AgentError> {
         FileLimit::current().raise(Some(DESCRIPTORS));
         let policy = arguments(None, &config);
         let runtime = JobRuntime::shared(&context.runtime)?;
         let place = OpenContext { runtime: runtime.handle().clone(), ..context.clone() };
         let provider = provider(0, (config, registry), policy, None, place)?;
-        let buffers = Arc::clone(&context.buffers);
-        let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
+        // Memory that no other process maps has larger pages.
+        let served = || {
+            let buffers = shared(&context.buffers)?;
+            Ok::<_, AgentError>(Server::start(Arc::clone(&provider) as _, buffers, server_settings())?)
+        };
+        let server = if has_others { Some(served()?) } else { None };
         let service = Arc::default();
         Ok(Self { provider, service, server, runtime })
     }
@@ -75,7 +85,7 @@ impl JobStore {
 
 impl HostedStore for JobStore {
     fn address(&self) -> String {
-        self.server.address()
+        self.server.as_ref().map_or_else(|| self.provider.state.name().to_owned(), Server::address)
     }
 
     fn client(&self) -> Arc<LocalClient> {

@@ -52,7 +52,7 @@ use foreread::agent::host::DatasetHost;
 use foreread::{Config, Registry};
 use foreread_dataset::LockFile;
 use foreread_store::{NodeStore, Server, ServerSettings};
-use foreread_tier::{ArenaBuffers, OpenContext};
+use foreread_tier::{ArenaBuffers, Buffers, OpenContext};
 
 use crate::agent_state::{AgentParts, AgentState};
 use crate::cluster_cache::ClusterCache;
@@ -151,7 +151,7 @@ impl Agent {
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise(None);
         let (runtime, arena) = (JobRuntime::new(io_threads())?, ArenaBuffers::default());
-        let (buffers, handle) = (Arc::new(arena.clone()) as _, runtime.handle().clone());
+        let (buffers, handle) = (shared(&(Arc::new(arena.clone()) as _))?, runtime.handle().clone());
         let place = OpenContext { buffers, runtime: handle, seed: config.seed };
         let provider = provider(memory, (config, Registry::with_defaults()), policy, Some(file), place)?;
         let state = Arc::clone(&provider.state);
@@ -211,10 +211,6 @@ fn provider(
     place: OpenContext,
 ) -> Result<Arc<AgentProvider>, AgentError> {
     let OpenContext { runtime, buffers, .. } = place.clone();
-    // All samples are for other processes.
-    if !buffers.share() {
-        return Err(AgentError::Memory);
-    }
     let host = DatasetHost::new(config, registry, file.is_some(), place);
     let store = NodeStore::new(memory, runtime.clone());
     let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
@@ -222,6 +218,11 @@ fn provider(
     let parts = AgentParts { store, runtime: runtime.clone(), memory, host, cluster, policy, file };
     let state = Arc::new(AgentState::new(parts)?);
     Ok(Arc::new(AgentProvider { state, runtime }))
+}
+
+/// Memory whose samples are for other processes.
+fn shared(buffers: &Arc<dyn Buffers>) -> Result<Arc<dyn Buffers>, AgentError> {
+    if buffers.share() { Ok(Arc::clone(buffers)) } else { Err(AgentError::Memory) }
 }
 
 fn server_settings() -> ServerSettings {

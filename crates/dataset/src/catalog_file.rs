@@ -35,6 +35,7 @@ use crate::catalog_checksum::{self, ChecksumPass, checksum_digits, footer, tail_
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
 use crate::made;
 use crate::runs::RunEnds;
+use crate::shared_file;
 use crate::shared_numbers::{self, PackedColumns};
 use crate::sparse::is_sparse;
 use crate::value_columns::StoredValue;
@@ -99,6 +100,8 @@ pub(crate) fn foreign(why: impl Into<String>) -> CatalogFault {
 #[derive(Debug)]
 pub(crate) struct CatalogFile {
     source: CatalogBytes,
+    /// Whether the source is memory, or a file in memory.
+    is_in_memory: bool,
     parts: Arc<DecodedCatalog>,
 }
 
@@ -197,14 +200,22 @@ impl CatalogFile {
         let mut parts = DecodedCatalog::of(&source)?;
         let checksum = parts.checksum.clone();
         shared_numbers::share(&checksum, &mut parts);
-        Ok(Self { source, parts: Arc::new(parts) })
+        Ok(Self::with_parts(source, Arc::new(parts)))
     }
 
     /// The same, with texts from another file of the same bytes. `None` if it has another length.
     pub(crate) fn with_file(&self, file: File) -> Option<Self> {
         let length = file.metadata().ok()?.len();
         let source = CatalogBytes::File(file, length);
-        (length == self.length()).then(|| Self { source, parts: Arc::clone(&self.parts) })
+        (length == self.length()).then(|| Self::with_parts(source, Arc::clone(&self.parts)))
+    }
+
+    fn with_parts(source: CatalogBytes, parts: Arc<DecodedCatalog>) -> Self {
+        let is_in_memory = match &source {
+            CatalogBytes::Memory(_) => true,
+            CatalogBytes::File(file, _) => shared_file::is_sealed(file),
+        };
+        Self { source, is_in_memory, parts }
     }
 
     /// The file that it is read from.
@@ -215,10 +226,10 @@ impl CatalogFile {
         }
     }
 
-    /// Whether rows are read from a file. A shard's name is shared by many samples and is in
-    /// memory.
+    /// Whether rows are read from a file, and not from one in memory. A shard's name is shared by
+    /// many samples and is in memory.
     pub(crate) fn reads_rows(&self) -> bool {
-        matches!(self.source, CatalogBytes::File(..)) && !self.is_packed()
+        !self.is_packed() && !self.is_in_memory
     }
 
     /// All bytes, as in a file. They are checked once more if they are read from a file.

@@ -27,13 +27,14 @@ use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
 pub trait NodeHost: Debug + Send + Sync {
-    /// Starts it in this process. It reads by `config`, with the backends of `registry`, on the
-    /// runtime and into the memory of `context`.
+    /// Starts it in this process, for so many ranks. It reads by `config`, with the backends of
+    /// `registry`, on the runtime and into the memory of `context`.
     ///
     /// # Errors
     /// Why it cannot start. The ranks then have caches of their own.
     fn start(
         &self,
+        ranks: u32,
         config: &Config,
         registry: &Registry,
         context: &OpenContext,
@@ -101,7 +102,7 @@ pub struct OtherReads {
 
 /// A running cache. Dropping it ends it.
 pub trait HostedStore: Debug + Send + Sync {
-    /// The address for the ranks of the node, with a secret.
+    /// The address for the ranks of the node, with a secret. No other rank reaches that of one.
     fn address(&self) -> String;
 
     /// The host's own rank, as one of its ranks. It needs no address.

@@ -216,7 +216,7 @@ impl NodeMember<'_> {
     /// The cache, if this rank hosts one.
     fn host(&self, shares: bool, context: &OpenContext) -> Option<Box<dyn HostedStore>> {
         let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
-        match host.start(&self.config_of_node(), self.registry, context) {
+        match host.start(self.on_node.ranks, &self.config_of_node(), self.registry, context) {
             Ok(host) => Some(host),
             Err(why) => {
                 tracing::warn!(why, "the ranks of this node have caches of their own");

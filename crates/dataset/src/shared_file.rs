@@ -70,6 +70,8 @@ mod tests {
         assert!(own.shared_memory().is_none());
         let shared = own.clone().sharing(&path).unwrap();
         drop(hosted);
+        // It waits for no file server.
+        assert!(!shared.reads_entries());
         // The descriptor keeps the memory.
         for id in [0, 1, 2999].map(SampleId) {
             assert_eq!(shared.path(id).unwrap(), own.path(id).unwrap());

@@ -11,15 +11,14 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use foreread_planner::NodeOwner;
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
-use foreread_types::SampleKey;
+use foreread_types::{SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
-use super::state::{Actions, SampleFlight};
-use super::{NodeStore, StoreInner, StoreJob};
+use super::state::{Actions, BegunRead, ReadPlace, SampleFlight};
+use super::{NodeStore, SampleReader, StoreInner, StoreJob};
 
 thread_local! {
     /// Whether this thread is starting a read.
@@ -27,26 +26,53 @@ thread_local! {
 }
 
 /// A sample that is being read. If the read ends without a result, its requests fail.
-pub(super) struct Flight {
-    pub(super) inner: Arc<StoreInner>,
-    pub(super) key: SampleKey,
-    pub(super) is_open: bool,
+struct Flight {
+    inner: Arc<StoreInner>,
+    key: SampleKey,
+    is_open: bool,
 }
 
-/// Starts a read.
-pub(super) fn spawn(runtime: &Handle, flight: Flight, read: ReadFuture) -> JoinHandle<()> {
-    let before = IS_STARTING.replace(true);
-    let reading = runtime.spawn(async move { flight.complete(read.await) });
+/// Starts reads.
+pub(super) fn begin(inner: &Arc<StoreInner>, reads: Vec<BegunRead>) {
+    let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
+    let mut of_nodes = Vec::new();
+    for BegunRead { keys, place, reader } in reads {
+        let flight = |key: &SampleKey| Flight { inner: Arc::clone(inner), key: *key, is_open: true };
+        match (&keys[..], place) {
+            ([key], ReadPlace::Node(job, due)) => {
+                of_nodes.push((flight(key), reader.read_node(key.id, job, due)));
+            }
+            ([key], ReadPlace::Disk) => begin_one(inner, flight(key), reader.read_disk(key.id)),
+            ([key], ReadPlace::Origin(order)) => begin_one(inner, flight(key), reader.read(key.id, order)),
+            (keys, place) => {
+                let ids = keys.iter().map(|key| key.id).collect();
+                let order = if let ReadPlace::Origin(order) = place { order } else { Tick::default() };
+                let flights = keys.iter().map(flight).collect();
+                spawn_block(&inner.runtime, flights, reader.read_block(ids, order));
+            }
+        }
+        if !used.iter().any(|other| Arc::ptr_eq(other, &reader)) {
+            used.push(reader);
+        }
+    }
+    used.iter().for_each(|reader| reader.submit());
+    if !of_nodes.is_empty() {
+        spawn_of_nodes(&inner.runtime, of_nodes);
+    }
+}
+
+/// Starts a read, which ends with its jobs.
+fn begin_one(inner: &StoreInner, flight: Flight, read: ReadFuture) {
+    let (before, key) = (IS_STARTING.replace(true), flight.key);
+    let reading = inner.runtime.spawn(async move { flight.complete(read.await) });
     IS_STARTING.set(before);
-    reading
+    if let Some(flight) = inner.lock().flights.get_mut(&key) {
+        flight.abort = Some(reading.abort_handle());
+    }
 }
 
 /// Starts the read of a block. It is not aborted, because jobs that come may wait for it.
-pub(super) fn spawn_block(
-    runtime: &Handle,
-    flights: Vec<Flight>,
-    reads: BoxFuture<'static, Vec<ReadFuture>>,
-) {
+fn spawn_block(runtime: &Handle, flights: Vec<Flight>, reads: BoxFuture<'static, Vec<ReadFuture>>) {
     let before = IS_STARTING.replace(true);
     runtime.spawn(async move {
         let reads = reads.await;
@@ -59,7 +85,7 @@ pub(super) fn spawn_block(
 
 /// Starts reads of other nodes, in one task: there are many at once, and each takes little time.
 /// They are not aborted, because they use no turn of a store.
-pub(super) fn spawn_of_nodes(runtime: &Handle, reads: Vec<(Flight, ReadFuture)>) {
+fn spawn_of_nodes(runtime: &Handle, reads: Vec<(Flight, ReadFuture)>) {
     let before = IS_STARTING.replace(true);
     let each = reads.into_iter().map(|(flight, read)| async move { flight.complete(read.await) });
     let each = each.collect::<FuturesUnordered<_>>();

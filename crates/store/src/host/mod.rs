@@ -47,12 +47,10 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCounts, StoreStatus};
-use self::flight::Flight;
 use self::job_orders::JobOrders;
 use self::origin_pace::OriginPace;
 use self::state::{
-    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, ReadPlace, StoreDataset, StoreMember, StoreState,
-    order_convoy, own_convoy,
+    Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy, own_convoy,
 };
 
 /// How long requests of a job wait for its first order.
@@ -563,39 +561,7 @@ impl StoreInner {
             answer(Ok(bytes));
         }
         drop(dropped);
-        let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
-        let mut of_nodes = Vec::new();
-        for BegunRead { keys, place, reader } in reads {
-            let flight = |key: &SampleKey| Flight { inner: Arc::clone(self), key: *key, is_open: true };
-            match (&keys[..], place) {
-                ([key], ReadPlace::Node(job, due)) => {
-                    of_nodes.push((flight(key), reader.read_node(key.id, job, due)));
-                }
-                ([key], place) => {
-                    let read = match place {
-                        ReadPlace::Origin(order) => reader.read(key.id, order),
-                        _ => reader.read_disk(key.id),
-                    };
-                    let reading = flight::spawn(&self.runtime, flight(key), read);
-                    if let Some(flight) = self.lock().flights.get_mut(key) {
-                        flight.abort = Some(reading.abort_handle());
-                    }
-                }
-                (keys, place) => {
-                    let ids = keys.iter().map(|key| key.id).collect();
-                    let order = if let ReadPlace::Origin(order) = place { order } else { Tick::default() };
-                    let reads = reader.read_block(ids, order);
-                    flight::spawn_block(&self.runtime, keys.iter().map(flight).collect(), reads);
-                }
-            }
-            if !used.iter().any(|other| Arc::ptr_eq(other, &reader)) {
-                used.push(reader);
-            }
-        }
-        used.iter().for_each(|reader| reader.submit());
-        if !of_nodes.is_empty() {
-            flight::spawn_of_nodes(&self.runtime, of_nodes);
-        }
+        flight::begin(self, reads);
     }
 }
 

@@ -12,7 +12,11 @@ use super::{EVERYTHING, lines_before_tests, sources};
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tier-testing/src/until.rs", 1, "the loop of all waits for a condition"),
     ("crates/file-cache/src/original.rs", 2, "the kernel's clock of files has ticks of milliseconds"),
-    ("crates/agent/tests/linked_ranks.rs", 1, "a training step: ranks that read all at once share little"),
+    (
+        "crates/agent/tests/linked_ranks/rig.rs",
+        1,
+        "a training step: ranks that read all at once share little",
+    ),
     ("xtask/src/test_server.rs", 1, "a child waits for its end"),
     ("backends/local/tests/disk/kill.rs", 2, "processes are killed at any moment"),
     ("crates/store/tests/it/processes.rs", 1, "a process is killed at any moment"),

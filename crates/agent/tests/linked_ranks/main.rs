@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use foreread::calibration::{Calibration, OriginSpeed, Point};
 use foreread_tier_testing::store::{Archive, Fault, HttpStore, Kind, NumberedObjects, When};
+use foreread_tier_testing::until;
 
 use self::rig::{Job, LENGTH, SAMPLES, read, store};
 
@@ -105,13 +106,19 @@ fn silent_storage_is_not_read_twice() {
     let (store, meet) = (store(), tempfile::tempdir().unwrap());
     let is_soak = std::env::var_os("FOREREAD_SOAK").is_some();
     let silence = Duration::from_secs(if is_soak { 30 } else { 4 });
-    // All are under way at once.
-    store.on(Kind::Get, When::First(48), Fault::Late(silence));
+    store.on(Kind::Get, When::Always, Fault::Late(silence));
     let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
     store.numbered("few", NumberedObjects::new(48, LENGTH));
     let job = Job { look_ahead: 30, bucket: "few", ..Job::new(&store, meet.path(), &nodes) };
     let job = Job { contents: job.contents[..48].to_vec(), ..job };
-    let reports = job.run();
+    let reports = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until("a request", || store.requests().get > 0);
+            std::thread::sleep(silence);
+            store.mend();
+        });
+        job.run()
+    });
     let direct: u64 = reports.iter().map(|report| report.agent.as_ref().unwrap().direct_samples).sum();
     // Late requests are sent again, within a budget, and after a read's deadline.
     let hedged: u64 = reports.iter().map(|report| report.hedged).sum();

@@ -12,6 +12,7 @@ use super::{EVERYTHING, lines_before_tests, sources};
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tier-testing/src/until.rs", 1, "the loop of all waits for a condition"),
     ("crates/file-cache/src/original.rs", 2, "the kernel's clock of files has ticks of milliseconds"),
+    ("crates/agent/tests/linked_ranks/main.rs", 1, "storage is silent for some time"),
     (
         "crates/agent/tests/linked_ranks/rig.rs",
         1,

@@ -5,18 +5,19 @@
 //! caches of single ranks. Its disks are those of the ranks' settings. Samples that it keeps there
 //! are found by later runs, with any number of ranks.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foreread::report::DiskReport;
-use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, Registry, StoreLinks};
+use foreread::{HostRank, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
 use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
-use foreread_tier::{OpenContext, PeerService};
+use foreread_tier::{ArenaBuffers, Buffers, OpenContext, PeerService};
 use foreread_types::SampleId;
 use futures::future::BoxFuture;
 
 use crate::cluster_cache::{JobStores, ShareService, StoreName};
-use crate::job_runtime::JobRuntime;
+use crate::job_runtime::{JobRuntime, io_threads};
 use crate::provider::AgentProvider;
 use crate::{AgentError, FileLimit, arguments, provider, server_settings, shared};
 
@@ -27,6 +28,9 @@ const DESCRIPTORS: u64 = 1 << 16;
 /// How long a run waits, before its start, for the stores of all nodes to know its ranks. Stores
 /// plan before they answer.
 const LINK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// With so many cores, a rank has about as many threads as a cache of its own would.
+const FEW_CORES: usize = 8;
 
 /// The number of the connection of the host's own rank: above those of the server, and not one of
 /// other stores.
@@ -48,39 +52,42 @@ struct JobStore {
 }
 
 impl NodeHost for JobHost {
-    fn start(
-        &self,
-        ranks: u32,
-        config: &Config,
-        registry: &Registry,
-        context: &OpenContext,
-    ) -> Result<Box<dyn HostedStore>, String> {
-        let store = JobStore::start(ranks > 1, config.clone(), registry.clone(), context);
-        store.map(|store| Box::new(store) as _).map_err(|error| error.to_string())
+    fn start(&self, rank: HostRank<'_>) -> Result<Box<dyn HostedStore>, String> {
+        JobStore::start(rank).map(|store| Box::new(store) as _).map_err(|error| error.to_string())
     }
 }
 
 impl JobStore {
-    fn start(
-        has_others: bool,
-        config: Config,
-        registry: Registry,
-        context: &OpenContext,
-    ) -> Result<Self, AgentError> {
+    fn start(rank: HostRank<'_>) -> Result<Self, AgentError> {
+        let HostRank { ranks, config, registry, context, has_own_runtime } = rank;
         FileLimit::current().raise(Some(DESCRIPTORS));
-        let policy = arguments(None, &config);
-        let runtime = JobRuntime::shared(&context.runtime)?;
-        let place = OpenContext { runtime: runtime.handle().clone(), ..context.clone() };
-        let provider = provider(0, (config, registry), policy, None, place)?;
-        // Memory that no other process maps has larger pages.
-        let served = || {
-            let buffers = shared(&context.buffers)?;
-            Ok::<_, AgentError>(Server::start(Arc::clone(&provider) as _, buffers, server_settings())?)
+        let policy = arguments(None, config);
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let runtime = match works_for_its_rank(has_own_runtime, ranks, cores) {
+            true => JobRuntime::shared(&context.runtime),
+            false => JobRuntime::new(io_threads())?,
         };
-        let server = if has_others { Some(served()?) } else { None };
+        // Memory that no other process maps has larger pages.
+        let has_others = ranks > 1;
+        let buffers: Arc<dyn Buffers> = match has_others {
+            true => shared(&(Arc::new(ArenaBuffers::default()) as _))?,
+            false => Arc::clone(&context.buffers),
+        };
+        let place = OpenContext { buffers, runtime: runtime.handle().clone(), seed: context.seed };
+        let served = Arc::clone(&place.buffers);
+        let provider = provider(0, (config.clone(), registry.clone()), policy, None, place)?;
+        let serve = || Server::start(Arc::clone(&provider) as _, served, server_settings());
+        let server = if has_others { Some(serve()?) } else { None };
         let service = Arc::default();
         Ok(Self { provider, service, server, runtime })
     }
+}
+
+/// Whether the cache of so many ranks works on the threads of the rank that hosts it. What it does
+/// for that rank then wakes no other thread. A rank has fewer threads than many ranks need, where
+/// there are many cores. Threads that outlive the rank would keep the cache.
+fn works_for_its_rank(has_own_runtime: bool, ranks: u32, cores: usize) -> bool {
+    has_own_runtime && (ranks == 1 || cores <= FEW_CORES)
 }
 
 impl HostedStore for JobStore {
@@ -164,5 +171,17 @@ impl Drop for JobStore {
         if let Some(disk) = self.provider.state.disk() {
             disk.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: RANK-39
+    fn cache_of_many_ranks_has_threads_of_its_own() {
+        assert!(works_for_its_rank(true, 1, 128) && works_for_its_rank(true, 8, 8));
+        assert!(!works_for_its_rank(true, 2, 9) && !works_for_its_rank(false, 1, 2));
     }
 }

@@ -1,6 +1,6 @@
 //! Where a store works: on threads of its own, or on those of the rank that hosts it.
 
-use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::AgentError;
 
@@ -27,16 +27,9 @@ impl JobRuntime {
         Ok(Self { handle: own.handle().clone(), own: Some(own) })
     }
 
-    /// That of a rank: what its store does for it then wakes no other thread. A runtime that works
-    /// on a thread of the trainer is not used, because other ranks would wait for that.
-    ///
-    /// # Errors
-    /// If the system has no threads left.
-    pub(crate) fn shared(runtime: &Handle) -> Result<Self, AgentError> {
-        match runtime.runtime_flavor() {
-            RuntimeFlavor::CurrentThread => Self::new(io_threads()),
-            _ => Ok(Self { handle: runtime.clone(), own: None }),
-        }
+    /// That of a rank, which ends with it: what the store does for it then wakes no other thread.
+    pub(crate) fn shared(runtime: &Handle) -> Self {
+        Self { handle: runtime.clone(), own: None }
     }
 
     pub(crate) fn handle(&self) -> &Handle {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use foreread::ranks::Meeting;
 use foreread::report::Report;
@@ -16,6 +16,8 @@ const SAMPLES: u64 = 100;
 
 /// One run of two ranks, whose loaders are closed or dropped.
 fn run(data: &Path, disk: &Path, meet: &Path, closes: bool) -> Vec<Report> {
+    // The cache ends with the first rank, if that is dropped.
+    let all_are_done = Barrier::new(2);
     let rank = |rank: u32| {
         let values = [
             ("RANK", rank.to_string()),
@@ -32,9 +34,11 @@ fn run(data: &Path, disk: &Path, meet: &Path, closes: bool) -> Vec<Report> {
         let loader = Loader::builder_with(data.to_str().unwrap(), config).peers(meeting).start().unwrap();
         let delivered: u64 = loader.batches().map(|batch| batch.unwrap().samples().count() as u64).sum();
         assert_eq!(delivered, 3 * SAMPLES / 2);
+        all_are_done.wait();
         if closes { loader.close().unwrap() } else { loader.report() }
     };
     std::thread::scope(|scope| {
+        let rank = &rank;
         let ranks = [0, 1].map(|number| scope.spawn(move || rank(number)));
         ranks.map(|rank| rank.join().unwrap()).into()
     })

@@ -482,11 +482,12 @@ impl Builder {
         progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
+        let place = (context, self.runtime.is_none());
         let targets = TargetSpec { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
             Some(meeting) => {
                 let progress = Box::new(progress);
-                meeting.prepare(&targets, config, &registry, context, resume, progress).await
+                meeting.prepare(&targets, config, &registry, place, resume, progress).await
             }
             None => Prepared::new(&targets, config, &registry, context, resume, progress).await,
         }

@@ -155,7 +155,7 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
     origin
 }
 
-fn of_disk(config: &Config) -> Level {
+pub(crate) fn of_disk(config: &Config) -> Level {
     let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
     let calibration = config.calibration.as_deref();
     let speeds = config.disk.iter().map(|disk| calibration.and_then(|known| known.of_disk(&disk.directory)));

@@ -48,12 +48,13 @@ pub(crate) async fn unless<T>(
 /// The rendezvous of a run's ranks.
 pub(crate) trait GroupPreparation: Debug + Send {
     /// Performs the rendezvous with the other ranks, and opens and plans the run with them.
+    /// `place`: also whether its runtime ends with the run.
     fn prepare<'a>(
         self: Box<Self>,
         targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a OpenContext,
+        place: (&'a OpenContext, bool),
         resume: Option<State>,
         progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>>;

@@ -95,7 +95,7 @@ pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
 #[cfg(feature = "peer")]
 pub use crate::node_host::StoreLinks;
-pub use crate::node_host::{HostedStore, NodeDataset, NodeHost, OtherReads};
+pub use crate::node_host::{HostRank, HostedStore, NodeDataset, NodeHost, OtherReads};
 pub use crate::order_group::order_group_seed;
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};

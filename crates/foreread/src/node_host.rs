@@ -27,22 +27,34 @@ use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
 pub trait NodeHost: Debug + Send + Sync {
-    /// Starts it in this process, for so many ranks. It reads by `config`, with the backends of
-    /// `registry`, on the runtime and into the memory of `context`.
+    /// Starts it in this process.
     ///
     /// # Errors
     /// Why it cannot start. The ranks then have caches of their own.
-    fn start(
-        &self,
-        ranks: u32,
-        config: &Config,
-        registry: &Registry,
-        context: &OpenContext,
-    ) -> Result<Box<dyn HostedStore>, String>;
+    fn start(&self, rank: HostRank<'_>) -> Result<Box<dyn HostedStore>, String>;
+}
+
+/// The rank that hosts a cache, as the cache needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRank<'a> {
+    /// The ranks that share the cache, this one included.
+    pub ranks: u32,
+    /// How storage is read.
+    pub config: &'a Config,
+    /// The backends of the program.
+    pub registry: &'a Registry,
+    /// The memory and the runtime of the rank.
+    pub context: &'a OpenContext,
+    /// Whether the runtime ends with the rank. One that the program has given does not.
+    pub has_own_runtime: bool,
 }
 
 /// A cache that ranks share, as one of them reaches it.
 #[cfg(feature = "peer")]
+#[cfg_attr(
+    not(all(feature = "agent", target_os = "linux")),
+    expect(dead_code, reason = "no rank attaches without the feature `agent`")
+)]
 #[derive(Debug)]
 pub(crate) struct SharedCache<'a> {
     /// The address.

@@ -102,5 +102,6 @@ pub use retention::Retention;
 pub use server_times::ServerGain;
 pub use servers::{OriginServers, ServerSpeed};
 pub use shared_miss::SharedMiss;
+pub use slow_levels::is_slower_than_origin;
 pub use unit_reads::unit_reads;
 pub use wear::WearBudget;

@@ -32,13 +32,11 @@ pub(crate) fn without_slow_levels(
 ) -> Option<(Cluster, SlowLevels)> {
     let origin = rate(&cluster.origin, run.world_size(), mean(sizes))?;
     let ranks = cluster.ranks_of(&cluster.stores_of_ranks(run.world_size()));
-    let is_slower =
-        |level: &Level, ranks: u32| level.read.at(level.threads) / u64::from(ranks).max(1) < origin;
     let slower: SlowLevels = (cluster.stores.iter().zip(&ranks))
         .map(|(store, &ranks)| {
             let mut slower = [false; MAX_LEVELS];
             for (slower, level) in slower.iter_mut().zip(&store.levels) {
-                *slower = level.capacity > 0 && is_slower(level, ranks);
+                *slower = level.capacity > 0 && is_slower(level, ranks, origin);
             }
             slower
         })
@@ -52,6 +50,21 @@ pub(crate) fn without_slow_levels(
         levels.filter(|(_, slower)| **slower).for_each(|(level, _)| level.capacity = 0);
     }
     Some((cluster, slower))
+}
+
+/// Whether so many ranks of a store read samples of these sizes more slowly from a level than from
+/// the origin, while all ranks of the run read there. Only known figures count.
+pub fn is_slower_than_origin(
+    level: &Level,
+    ranks: u32,
+    (origin, world_size): (&Origin, u32),
+    sizes: &[Sizes],
+) -> bool {
+    rate(origin, world_size, mean(sizes)).is_some_and(|origin| is_slower(level, ranks, origin))
+}
+
+fn is_slower(level: &Level, ranks: u32, origin: u64) -> bool {
+    level.read.at(level.threads) / u64::from(ranks).max(1) < origin
 }
 
 /// Bytes per second of one rank from the origin while all ranks read samples of `bytes` bytes.

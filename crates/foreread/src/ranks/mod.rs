@@ -42,7 +42,7 @@ pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
-use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION};
+use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
 use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
 use futures::future::BoxFuture;
@@ -62,7 +62,7 @@ use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
-use crate::node_host::{NodeHost, StoreLinks};
+use crate::node_host::{HostRank, NodeHost, StoreLinks};
 use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
@@ -85,11 +85,11 @@ impl GroupPreparation for Meeting {
         targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a OpenContext,
+        place: (&'a OpenContext, bool),
         resume: Option<State>,
         progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>> {
-        Box::pin(prepare(targets, config, registry, context, resume, *self, progress))
+        Box::pin(prepare(targets, config, registry, place, resume, *self, progress))
     }
 }
 
@@ -97,7 +97,7 @@ async fn prepare(
     targets: &TargetSpec,
     config: Config,
     registry: &Registry,
-    context: &OpenContext,
+    (context, has_own_runtime): (&OpenContext, bool),
     resume: Option<State>,
     meeting: Meeting,
     progress: impl FnMut(IndexProgress) + Send,
@@ -131,7 +131,7 @@ async fn prepare(
         ..usual
     };
     let mut joining = RendezvousSteps::join(settings).await?;
-    let run = GroupRun { targets, config, registry, context, wire, node_host };
+    let run = GroupRun { targets, config, registry, context, has_own_runtime, wire, node_host };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
@@ -172,6 +172,7 @@ struct GroupRun<'a> {
     config: Config,
     registry: &'a Registry,
     context: &'a OpenContext,
+    has_own_runtime: bool,
     wire: WireProtection,
     node_host: Option<Arc<dyn NodeHost>>,
 }
@@ -240,13 +241,20 @@ impl GroupRun<'_> {
         let sharing = config.on_node().ranks.max(on_node.ranks);
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
+        // This rank's calibration knows more about its own directories than rank 0's.
+        let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
+        let own_figures = Config { calibration, ..figures.clone() };
         let mut joined = JoinedCaches::Own;
         if may_share(joining.groups()) {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
             let units = place.units().map(|units| units.room(&sizes));
             let on_node = rank_among(joining.groups(), config.rank);
-            let (registry, memory) = (self.registry, memory.tier());
-            let member = NodeMember { config, registry, host, on_node, memory, has_agent, units };
+            let (registry, has_own_runtime) = (self.registry, self.has_own_runtime);
+            let rank = HostRank { ranks: on_node.ranks, config, registry, context, has_own_runtime };
+            let (of_disk, origin) = (cluster::of_disk(&own_figures), (&described.origin, config.world_size));
+            let has_slow_disk = is_slower_than_origin(&of_disk, on_node.ranks, origin, &sizes);
+            let memory = memory.tier();
+            let member = NodeMember { config, rank, host, on_node, memory, has_slow_disk, has_agent, units };
             let words = std::mem::take(&mut words);
             joined = member.join(joining, words, &mut opened, storage, context).await?;
         }
@@ -266,9 +274,6 @@ impl GroupRun<'_> {
         };
         let capacity = disk.as_ref().map_or(0, |disk| disk.capacity);
         let place = RunEnvironment { disk: capacity, is_client: agent.is_some(), ..place };
-        // This rank's calibration knows more about its own directories than rank 0's.
-        let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
-        let own_figures = Config { calibration, ..figures.clone() };
         // Memory that cannot hold the data with that of the other ranks keeps what units bring.
         let room = RoomForAll::new(&sizes, [memory.tier(), place.disk], config.world_size);
         let lacking = place.units().filter(|_| !room.is_enough());

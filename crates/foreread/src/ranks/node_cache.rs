@@ -37,10 +37,9 @@ use super::working;
 use crate::agent::{AgentLink, attach_to};
 use crate::config::{Config, Disk};
 use crate::error::{Error, Result};
-use crate::node_host::{HostedStore, NodeDataset, NodeHost, SharedCache};
+use crate::node_host::{HostRank, HostedStore, NodeDataset, NodeHost, SharedCache};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
-use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
 
@@ -81,12 +80,14 @@ pub(super) enum JoinedCaches {
 /// The rank that takes part.
 pub(super) struct NodeMember<'a> {
     pub(super) config: &'a Config,
-    pub(super) registry: &'a Registry,
+    pub(super) rank: HostRank<'a>,
     pub(super) host: Option<&'a Arc<dyn NodeHost>>,
     /// Its place in its group.
     pub(super) on_node: NodeRank,
     /// The memory that was granted to it, in bytes.
     pub(super) memory: u64,
+    /// Whether its disks are known to be slower than storage. A host of a cache does not use them.
+    pub(super) has_slow_disk: bool,
     /// Whether it has an agent.
     pub(super) has_agent: bool,
     /// The memory that a host needs, in bytes, if samples share units. `None` within: no host reads
@@ -117,7 +118,12 @@ impl NodeMember<'_> {
     /// The settings of the cache: the limits of all ranks together.
     fn config_of_node(&self) -> Config {
         let (config, ranks) = (self.config, self.on_node.ranks);
+        let disk = if self.has_slow_disk { Vec::new() } else { config.disk.clone() };
+        if disk.len() < config.disk.len() {
+            tracing::info!("the disks are slower than storage, and are not used");
+        }
         Config {
+            disk,
             origin_limit: config.origin_limit.map(|rate| rate.saturating_mul(ranks.into())),
             origin_parallelism: config.origin_parallelism.map(|most| most.saturating_mul(ranks as usize)),
             ..config.clone()
@@ -145,7 +151,7 @@ impl NodeMember<'_> {
         let comparing = context.runtime.spawn_blocking(move || compared(&disks));
         let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
         let shares = self.would_share() && disks.is_some();
-        let host = self.host(shares, context);
+        let host = self.host(shares);
         let address = host.as_ref().map(|host| host.address());
         let (memory, disks) = (self.memory, disks.unwrap_or_default());
         let offer = NodeOffer { shares, memory, disks, address };
@@ -214,9 +220,9 @@ impl NodeMember<'_> {
     }
 
     /// The cache, if this rank hosts one.
-    fn host(&self, shares: bool, context: &OpenContext) -> Option<Box<dyn HostedStore>> {
+    fn host(&self, shares: bool) -> Option<Box<dyn HostedStore>> {
         let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
-        match host.start(self.on_node.ranks, &self.config_of_node(), self.registry, context) {
+        match host.start(HostRank { config: &self.config_of_node(), ..self.rank }) {
             Ok(host) => Some(host),
             Err(why) => {
                 tracing::warn!(why, "the ranks of this node have caches of their own");

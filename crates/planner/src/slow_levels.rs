@@ -52,8 +52,8 @@ pub(crate) fn without_slow_levels(
     Some((cluster, slower))
 }
 
-/// Whether so many ranks of a store read samples of these sizes more slowly from a level than from
-/// the origin, while all ranks of the run read there. Only known figures count.
+/// Whether so many ranks of a store read samples more slowly from a level than from the origin. All
+/// ranks of the run read from the origin then. Only known figures count.
 pub fn is_slower_than_origin(
     level: &Level,
     ranks: u32,

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
-use crate::node_host::HostedStore;
+use crate::node_host::{HostedStore, disk_report};
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, Report, RunTotals, UnitsReport, WarmDataset};
@@ -305,7 +305,7 @@ impl Loader {
             },
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
-        let of_host = || self.node_host.as_ref().and_then(|host| host.disk_report());
+        let of_host = || disk_report(self.node_host.as_deref()?, &self.config);
         let disk = self.disk.as_ref().map(crate::disk::Disk::report).or_else(of_host);
         let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());

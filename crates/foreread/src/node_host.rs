@@ -147,3 +147,9 @@ pub trait HostedStore: Debug + Send + Sync {
     /// Waits until samples on their way to its disks are written, for a few seconds at most.
     fn flush(&self) -> BoxFuture<'static, ()>;
 }
+
+/// The counters of the disks of a rank's cache. One that uses none of the rank's disks has kept
+/// nothing there.
+pub(crate) fn disk_report(host: &dyn HostedStore, config: &Config) -> Option<DiskReport> {
+    host.disk_report().or_else(|| (!config.disk.is_empty()).then(DiskReport::default))
+}

@@ -200,9 +200,9 @@ impl Adapted {
 
 /// The content and counters of a run's disk tier. Bytes are footprints: they include the overhead
 /// of each sample.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DiskReport {
-    /// Its capacity. 0 if another process owns the directories.
+    /// Its capacity. 0 if another process owns the directories, or if they are not used.
     pub capacity_bytes: u64,
     /// Its bytes of the run's datasets.
     pub held_bytes: u64,
@@ -215,7 +215,7 @@ pub struct DiskReport {
     pub failed: u64,
     /// Samples that were dropped because their checksum did not match.
     pub corrupt: u64,
-    /// The implementation of reads: `io_uring` or `threads`.
+    /// The implementation of reads: `io_uring` or `threads`. Empty if nothing is read there.
     pub reader: &'static str,
 }
 

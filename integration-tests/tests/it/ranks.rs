@@ -375,7 +375,7 @@ fn ranks_with_differently_named_disks_plan_together() {
         let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
         assert_digests(&samples, &reports);
         for (rank, is_kept) in kept.into_iter().enumerate() {
-            let written = reports[rank].pointer("/disk/written").map_or(0, |it| it.as_u64().unwrap());
+            let written = number(&reports[rank], "/disk/written");
             assert_eq!(written > 0, is_kept, "rank {rank}: {written} samples on its disk");
         }
         disks.iter().for_each(|disk| fs::remove_dir_all(disk).unwrap());

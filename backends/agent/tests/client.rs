@@ -3,20 +3,20 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
-use std::num::NonZeroU32;
+mod support;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
-use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, JobCatalogs, JobOrders};
-use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, EpochOrder, ORDER};
+use foreread_agent_client::{AgentClient, AgentJob, AgentPlace};
+use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, ORDER};
 use foreread_store::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ArenaBuffers, Buffers, Lifetime, Tier};
 use foreread_tier_testing::{FakeOrigin, NEVER};
 use foreread_types::{SampleId, Tick};
 use tokio::runtime::Builder;
 
-const LENGTH: usize = 100_000;
+use self::support::{LENGTH, NoCatalogs, Orders};
 
 /// An agent that has all samples, and never answers one kind of call.
 struct TestAgent {
@@ -46,28 +46,6 @@ impl SampleProvider for TestAgent {
         let attached = Attached { capacity: 1 << 30, datasets, ..Attached::default() };
         let answer = if call.name() == ATTACH { serde_json::to_vec(&attached).unwrap() } else { Vec::new() };
         call.answer(Ok(answer.into()));
-    }
-}
-
-struct NoCatalogs;
-
-impl JobCatalogs for NoCatalogs {
-    fn catalog(&self, _: usize) -> Option<Bytes> {
-        None
-    }
-}
-
-/// Three epochs of ten samples.
-struct Orders;
-
-impl JobOrders for Orders {
-    fn pass(&self, index: usize) -> Option<(Tick, u64)> {
-        (index < 3).then_some((Tick(index as u64 * 10), 10))
-    }
-
-    fn order(&self, index: usize) -> Option<EpochOrder> {
-        let (first, per_position) = (Tick(index as u64 * 10), NonZeroU32::MIN);
-        Some(EpochOrder { dataset: 0, first, per_position, samples: (0..10).collect() })
     }
 }
 

@@ -3,34 +3,29 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
-use std::num::NonZeroU32;
+mod support;
+
 use std::sync::{Arc, Mutex, mpsc};
 
-use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, JobCatalogs, JobOrders};
-use foreread_store::attach::{
-    ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, EpochOrder, ORDER, OrderPiece,
-};
+use foreread_agent_client::{AgentClient, AgentJob, AgentPlace};
+use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, ORDER, OrderPiece};
 use foreread_store::{Answer, ConnectionId, LocalClient, StoreCall, StoreJobs};
 use foreread_tier::{ErrorKind, Tier, TierError};
 use foreread_tier_testing::{FakeOrigin, NEVER};
 use foreread_types::{SampleId, SampleKey, Tick};
 use tokio::runtime::Builder;
 
-const LENGTH: usize = 100_000;
+use self::support::{LENGTH, NoCatalogs, Orders};
 
-/// A store that has all samples but the last, whose request stays open.
-#[derive(Debug)]
+/// A store that has all samples but two: one fails, and another one's request stays open.
 struct TestStore {
     seen: Mutex<mpsc::Sender<String>>,
-    open: Mutex<Vec<OpenAnswer>>,
+    open: Mutex<Vec<Answer>>,
 }
 
-struct OpenAnswer(#[allow(dead_code, reason = "dropped with the store")] Answer);
-
-impl std::fmt::Debug for OpenAnswer {
+impl std::fmt::Debug for TestStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OpenAnswer")
+        f.debug_struct("TestStore").finish_non_exhaustive()
     }
 }
 
@@ -49,7 +44,7 @@ impl StoreJobs for TestStore {
         for (key, _, answer) in samples {
             match key.id.0 {
                 2 => answer(Err(TierError::new(ErrorKind::Other, "store"))),
-                3 => self.open.lock().unwrap().push(OpenAnswer(answer)),
+                3 => self.open.lock().unwrap().push(answer),
                 _ => answer(Ok(vec![7; LENGTH].into())),
             }
         }
@@ -57,14 +52,6 @@ impl StoreJobs for TestStore {
 
     fn end(&self, _: ConnectionId) {
         let _ = self.seen.lock().unwrap().send("end".to_owned());
-    }
-}
-
-struct NoCatalogs;
-
-impl JobCatalogs for NoCatalogs {
-    fn catalog(&self, _: usize) -> Option<Bytes> {
-        None
     }
 }
 
@@ -110,20 +97,6 @@ fn samples_of_a_store_in_this_process_are_there_at_once() {
     assert_eq!((counts.samples, counts.direct_samples), (1, 3));
     drop(client);
     assert!(seen.try_iter().all(|it| it != "end"), "it has ended before");
-}
-
-/// Three epochs of ten samples.
-struct Orders;
-
-impl JobOrders for Orders {
-    fn pass(&self, index: usize) -> Option<(Tick, u64)> {
-        (index < 3).then_some((Tick(index as u64 * 10), 10))
-    }
-
-    fn order(&self, index: usize) -> Option<EpochOrder> {
-        let (first, per_position) = (Tick(index as u64 * 10), NonZeroU32::MIN);
-        Some(EpochOrder { dataset: 0, first, per_position, samples: (0..10).collect() })
-    }
 }
 
 /// Guards against this fault: each request of a sample woke the thread that announces orders.

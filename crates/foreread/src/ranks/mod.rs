@@ -254,9 +254,9 @@ impl GroupRun<'_> {
             let (of_disk, origin) = (cluster::of_disk(&own_figures), (&described.origin, config.world_size));
             let has_slow_disk = is_slower_than_origin(&of_disk, on_node.ranks, origin, &sizes);
             let memory = memory.tier();
-            let member = NodeMember { config, rank, host, on_node, memory, has_slow_disk, has_agent, units };
+            let member = NodeMember { rank, host, on_node, memory, has_slow_disk, has_agent, units };
             let words = std::mem::take(&mut words);
-            joined = member.join(joining, words, &mut opened, storage, context).await?;
+            joined = member.join(joining, words, &mut opened, storage).await?;
         }
         let (mut disk, mut node_host, mut held) = (None, None, Vec::new());
         let agent = match joined {

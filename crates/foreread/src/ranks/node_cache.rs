@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 use foreread_local::disk::DiskDirectory;
 use foreread_peer::meet::RendezvousSteps;
-use foreread_tier::OpenContext;
 use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +78,7 @@ pub(super) enum JoinedCaches {
 
 /// The rank that takes part.
 pub(super) struct NodeMember<'a> {
-    pub(super) config: &'a Config,
+    /// As the host of a cache needs it.
     pub(super) rank: HostRank<'a>,
     pub(super) host: Option<&'a Arc<dyn NodeHost>>,
     /// Its place in its group.
@@ -117,7 +116,7 @@ pub(super) fn group_of(config: &Config) -> String {
 impl NodeMember<'_> {
     /// The settings of the cache: the limits of all ranks together.
     fn config_of_node(&self) -> Config {
-        let (config, ranks) = (self.config, self.on_node.ranks);
+        let (config, ranks) = (self.rank.config, self.on_node.ranks);
         let disk = if self.has_slow_disk { Vec::new() } else { config.disk.clone() };
         if disk.len() < config.disk.len() {
             tracing::info!("the disks are slower than storage, and are not used");
@@ -132,8 +131,8 @@ impl NodeMember<'_> {
 
     /// Whether this rank would use the cache of its node, whatever is on its disks.
     fn would_share(&self) -> bool {
-        let has_cache = self.memory > 0 || !self.config.disk.is_empty();
-        has_cache && !self.has_agent && self.host.is_some() && !self.config.agent.is_off()
+        let has_cache = self.memory > 0 || !self.rank.config.disk.is_empty();
+        has_cache && !self.has_agent && self.host.is_some() && !self.rank.config.agent.is_off()
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do,
@@ -144,9 +143,9 @@ impl NodeMember<'_> {
         words: Words,
         opened: &mut [OpenDataset],
         storage: [&StorageOptions; 2],
-        context: &OpenContext,
     ) -> Result<JoinedCaches> {
-        let disks = if self.would_share() { self.config.disk.clone() } else { Vec::new() };
+        let context = self.rank.context;
+        let disks = if self.would_share() { self.rank.config.disk.clone() } else { Vec::new() };
         // A disk may hang.
         let comparing = context.runtime.spawn_blocking(move || compared(&disks));
         let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
@@ -163,7 +162,7 @@ impl NodeMember<'_> {
         let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
         let groups = joining.groups().to_vec();
         let of_group = |group: u32| agreed(&mates(&groups, group, &offers)).filter(|it| fits(it.1));
-        let own = groups.get(self.config.rank as usize).copied().unwrap_or_default();
+        let own = groups.get(self.rank.config.rank as usize).copied().unwrap_or_default();
         let most = groups.iter().max().copied().unwrap_or_default();
         let are_linked = (0..=most).all(|group| of_group(group).is_some());
         // A rank that is alone needs a cache that others read from, and no other.
@@ -191,7 +190,7 @@ impl NodeMember<'_> {
                 let host = host.as_deref().filter(|host| host.address() == address);
                 let (ranks, is_ordered) = (self.on_node.ranks, !are_linked);
                 let cache = SharedCache { address, host, memory, ranks, is_ordered };
-                link = attach_to(cache, opened, self.config, storage, context).await?;
+                link = attach_to(cache, opened, self.rank.config, storage, context).await?;
                 if link.is_some() {
                     break;
                 }

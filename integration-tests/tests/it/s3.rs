@@ -281,7 +281,7 @@ fn killed_listing_resumes() {
     let (all, pages) = (store.requests().listed, store.requests().list);
     println!("{pages} pages");
     // The last pages never come.
-    store.on(Kind::List, from(pages * 9 / 10), Fault::StallHeaders(Duration::from_secs(600)));
+    store.on(Kind::List, When::From(pages * 9 / 10), Fault::StallHeaders(Duration::from_secs(600)));
     let partial = directory.path().join("broken.partial");
     let killed = watch(&mut index(&name("broken")), DEADLINE, |process| {
         if fs::metadata(&partial).is_ok_and(|file| file.len() > 4 << 20) {
@@ -310,7 +310,7 @@ fn second_index_of_one_output_names_the_first() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("c.foreread");
     let index = || at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
-    store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
+    store.on(Kind::List, When::From(9), Fault::StallHeaders(Duration::from_secs(600)));
     let mut second = None;
     let killed = watch(&mut index(), DEADLINE, |process| {
         if second.is_none() && store.requests().list > 9 {
@@ -333,11 +333,6 @@ fn second_index_of_one_output_names_the_first() {
 /// The fingerprint of a catalog file.
 fn fingerprint(catalog: &str) -> String {
     Catalog::open(catalog).unwrap().fingerprint().to_string()
-}
-
-/// Faults from the request of this number on.
-fn from(first: u64) -> When {
-    When::Burst { length: 1_000_000 - first, of: 1_000_000 }
 }
 
 /// A bucket whose keys have different positions in each order.
@@ -369,7 +364,7 @@ fn bucket_in_any_order_is_listed_whole_in_40_requests() {
             let file = directory.path().join(format!("{order:?}"));
             let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
             // Killed between its pages, and restarted.
-            store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
+            store.on(Kind::List, When::From(9), Fault::StallHeaders(Duration::from_secs(600)));
             store.reset();
             let killed = watch(&mut index, DEADLINE, |process| {
                 if store.requests().list > 9 {
@@ -403,7 +398,7 @@ fn unfinished_listing_of_an_unordered_store_starts_again() {
     let file = directory.path().join("c.foreread");
     let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
     // The keys listed so far appear to be in order, and are kept.
-    store.on(Kind::List, from(24), Fault::Expired);
+    store.on(Kind::List, When::From(24), Fault::Expired);
     run(&mut index).fails(1);
     let partial = directory.path().join("c.foreread.partial");
     assert!(fs::metadata(&partial).unwrap().len() > 1 << 20);

@@ -1,8 +1,7 @@
 //! Injected faults of the test store.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_types::mix;
@@ -45,7 +44,10 @@ pub enum When {
     First(u64),
     /// Each with this probability, decided by the seed and the number of the request.
     Chance(f64),
-    /// The last `length` of every `of` requests.
+    /// This request and all later ones.
+    From(u64),
+    /// The last `length` of every `of` requests, but [few](EACH) of each object. Otherwise a burst
+    /// would be an outage for a client with few requests in flight.
     Burst {
         /// The length of the burst.
         length: u64,
@@ -54,11 +56,15 @@ pub enum When {
     },
 }
 
+/// The most faults that bursts of one rule cause for one object.
+const EACH: u64 = 3;
+
 impl When {
     fn fits(self, number: u64, seed: u64) -> bool {
         match self {
             Self::Always => true,
             Self::First(count) => number < count,
+            Self::From(first) => number >= first,
             Self::Chance(probability) => unit(seed ^ mix(number)) < probability,
             Self::Burst { length, of } => number % of >= of.saturating_sub(length),
         }
@@ -72,7 +78,29 @@ struct FaultRule {
     when: When,
     fault: Fault,
     /// Requests of that kind since the rule was added.
-    seen: AtomicU64,
+    seen: u64,
+    /// The faults of each object that bursts have caused.
+    of_objects: BTreeMap<String, u64>,
+}
+
+impl FaultRule {
+    /// Counts a request. Returns its fault.
+    fn judge(&mut self, object: &str, seed: u64) -> Option<Fault> {
+        let number = self.seen;
+        // Each rule counts, even after an earlier match.
+        self.seen += 1;
+        if !self.when.fits(number, seed) {
+            return None;
+        }
+        if matches!(self.when, When::Burst { .. }) {
+            let caused = self.of_objects.entry(object.to_owned()).or_default();
+            *caused += 1;
+            if *caused > EACH {
+                return None;
+            }
+        }
+        Some(self.fault)
+    }
 }
 
 /// The rules. The first match applies.
@@ -88,7 +116,7 @@ impl Faults {
     }
 
     pub(super) fn add(&self, kind: Kind, when: When, fault: Fault) {
-        let rule = FaultRule { kind, when, fault, seen: AtomicU64::new(0) };
+        let rule = FaultRule { kind, when, fault, seen: 0, of_objects: BTreeMap::new() };
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rule);
     }
 
@@ -96,15 +124,12 @@ impl Faults {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    pub(super) fn judge(&self, kind: Kind) -> Option<Fault> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn judge(&self, kind: Kind, object: &str) -> Option<Fault> {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = None;
-        for (index, rule) in (0..).zip(rules.iter().filter(|rule| rule.kind == kind)) {
-            // Each rule counts, even after an earlier match.
-            let number = rule.seen.fetch_add(1, Relaxed);
-            if found.is_none() && rule.when.fits(number, mix(self.seed ^ index)) {
-                found = Some(rule.fault);
-            }
+        for (index, rule) in (0..).zip(rules.iter_mut().filter(|rule| rule.kind == kind)) {
+            let fault = rule.judge(object, mix(self.seed ^ index));
+            found = found.or(fault);
         }
         found
     }
@@ -147,14 +172,26 @@ mod tests {
         let faults = Faults::new(1);
         faults.add(Kind::Get, When::First(2), Fault::Internal);
         faults.add(Kind::Get, When::Burst { length: 1, of: 4 }, Fault::Close);
-        assert_eq!(faults.judge(Kind::List), None);
-        let drawn: Vec<_> = (0..8).map(|_| faults.judge(Kind::Get)).collect();
+        assert_eq!(faults.judge(Kind::List, "a"), None);
+        let drawn: Vec<_> = (0..8).map(|_| faults.judge(Kind::Get, "a")).collect();
         let (internal, close) = (Some(Fault::Internal), Some(Fault::Close));
         assert_eq!(drawn, [internal, internal, None, close, None, None, None, close]);
         faults.clear();
         faults.add(Kind::Get, When::Chance(0.5), Fault::Half);
-        let half = (0..1000).filter(|_| faults.judge(Kind::Get).is_some()).count();
+        let half = (0..1000).filter(|_| faults.judge(Kind::Get, "a").is_some()).count();
         assert!((400..600).contains(&half), "{half} of 1000");
+    }
+
+    /// Guards against this fault: requests of a slow client were all in one burst, which was an
+    /// outage for its few samples.
+    #[test]
+    fn burst_has_few_faults_for_each_object() {
+        let faults = Faults::new(1);
+        faults.add(Kind::Get, When::Burst { length: 10, of: 10 }, Fault::Close);
+        for object in ["a", "b"] {
+            let drawn = (0..10).filter(|_| faults.judge(Kind::Get, object).is_some()).count();
+            assert_eq!(drawn as u64, EACH);
+        }
     }
 
     #[test]

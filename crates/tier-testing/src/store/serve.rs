@@ -91,7 +91,7 @@ impl StoreShared {
             self.counters.refused.fetch_add(1, Relaxed);
             return self.refuse(&S3Error::SlowDown(None), counted);
         }
-        let fault = self.faults.judge(parsed.kind);
+        let fault = self.faults.judge(parsed.kind, &parsed.key);
         self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
         let latency = Duration::from_nanos(self.latency.load(Relaxed));
         let added = match fault {

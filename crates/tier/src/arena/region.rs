@@ -14,7 +14,8 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -31,13 +32,20 @@ const SLOW: Duration = Duration::from_micros(700);
 const SMALL_UNIT: usize = 16 << 10;
 
 /// The bytes of a shared region that come and go together.
+///
+/// A lock would stay locked in a child that is forked while another thread looks. So two threads
+/// may look at once.
 fn shared_unit() -> usize {
-    static UNIT: OnceLock<usize> = OnceLock::new();
-    *UNIT.get_or_init(|| {
-        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-        let has_huge = setting.is_ok_and(|text| !text.contains("[never]") && !text.contains("[deny]"));
-        if has_huge { HUGE_PAGE } else { SMALL_UNIT }
-    })
+    static UNIT: AtomicUsize = AtomicUsize::new(0);
+    let known = UNIT.load(Ordering::Relaxed);
+    if known > 0 {
+        return known;
+    }
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let has_huge = setting.is_ok_and(|text| !text.contains("[never]") && !text.contains("[deny]"));
+    let unit = if has_huge { HUGE_PAGE } else { SMALL_UNIT };
+    UNIT.store(unit, Ordering::Relaxed);
+    unit
 }
 
 /// The pages of a region.

@@ -179,11 +179,14 @@ async fn without_a_timer_later_buffers_give_memory_back() {
     assert!(buffers.idle() <= HUGE_PAGE, "{} bytes are idle", buffers.idle());
 }
 
-/// Runs `child` in a forked child. Returns whether it returned true.
+/// Runs `child` in a forked child. Returns whether it returned true. One that waits for a lock of
+/// its parent's threads ends after a while.
 pub(super) fn forked(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs only `child` and ends without unwinding or running exit handlers.
     match unsafe { libc::fork() } {
         0 => {
+            // SAFETY: ends this process only.
+            unsafe { libc::alarm(20) };
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
             // SAFETY: ends this process only.
             unsafe { libc::_exit(i32::from(!result.unwrap_or(false))) }
@@ -217,8 +220,6 @@ fn forked_child_frees_and_allocates_while_its_parent_does() {
         let done = (0..40).all(|_| {
             let (mut mine, parents) = (inherited.clone(), buffers.clone());
             forked(move || {
-                // SAFETY: ends a child that waits for a lock.
-                unsafe { libc::alarm(20) };
                 let read = mine.iter().all(|bytes| bytes.iter().all(|&byte| byte == 7));
                 mine.drain(..15);
                 let fresh: Vec<Bytes> =

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::meet::{Launched, LauncherEnv, RendezvousSteps, RunEnd, Settings, given_token};
 use foreread_tier::{HeapBuffers, OpenContext};
-use foreread_types::StoreId;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,11 +31,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));
     let greeting = joining.share(greeting).await?;
     let nodes = joining.nodes().to_vec();
-    let stores: Vec<_> = nodes.iter().copied().map(StoreId).collect();
     let runtime = tokio::runtime::Handle::current();
     let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
     let words = vec![("greeting".to_owned(), String::from_utf8_lossy(&greeting).into_owned())];
-    let group = joining.start(words, &[], &stores, &context).await?;
+    let group = joining.start(words, &[], &context).await?;
     println!("rank {rank} of {}: {}; nodes {nodes:?}", nodes.len(), String::from_utf8_lossy(&greeting));
     match group.leave(Duration::from_secs(20)).await {
         RunEnd::Together => Ok(()),

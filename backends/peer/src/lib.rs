@@ -1,6 +1,6 @@
-//! Samples between ranks.
+//! Samples between the stores of nodes, over connections between the ranks that host them.
 //!
-//! Each rank opens one connection to every rank that it requests samples from. Two ranks that
+//! A rank opens one connection to every rank that it requests samples from. Two ranks that
 //! request from each other have two connections, so that the responses of one do not wait for its
 //! own requests. Frames have a header of fixed length ([`frame`]). Samples are sent from the memory
 //! where they are cached, and received into memory of their exact length. Each connection begins

@@ -4,8 +4,8 @@
 //! fail at once, because the samples are sooner read elsewhere. When it falls silent, the client
 //! first reconnects once and sends the open requests again, because the rank may have been paused.
 //! After a failure, the next request reconnects after a backoff that doubles with each failure in a
-//! row. Requests during the backoff fail at once. The circuit breaker (`foreread-layers`) decides
-//! when the rank is no longer used, not this module.
+//! row. Requests during the backoff fail at once. The caller decides when the rank is no longer
+//! used, not this module.
 //!
 //! A request waits at most [`CONNECT_TIMEOUT`] for the connection, and then as the `client` module
 //! defines.
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
-use foreread_types::{Rank, SampleKey, mix};
+use foreread_types::{Rank, mix};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -191,14 +191,6 @@ impl PeerClient {
             if matches!(state.link, ConnectionState::Down { .. }) {
                 state.link = ConnectionState::Idle;
             }
-        }
-    }
-
-    /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
-    pub fn cancel(&self, key: SampleKey) {
-        self.0.submit(); // the request may still wait in the burst
-        if let ConnectionState::Open(_, link) = &lock(&self.0.state).link {
-            let _ = link.send(ClientCommand::Forget(key)); // the task may have ended
         }
     }
 }

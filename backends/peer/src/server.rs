@@ -43,7 +43,7 @@ pub struct Settings {
     /// Bytes of responses that wait to be written, over all connections. In addition, each
     /// connection may have one response.
     pub budget: u64,
-    /// Bytes of one connection that the engine reads or that wait to be written. One sample is
+    /// Bytes of one connection that the store reads or that wait to be written. One sample is
     /// always allowed.
     pub share: u64,
     /// How samples between nodes are protected. Equal on all ranks.

@@ -42,7 +42,7 @@ pub(crate) struct AgentState {
     pub(crate) store: NodeStore,
     pub(crate) runtime: Handle,
     /// The bytes that the agent was given, and those that it may use now.
-    given: AtomicU64,
+    given: u64,
     memory: AtomicU64,
     pub(crate) begun: Instant,
     /// When the last job has left.
@@ -124,7 +124,7 @@ impl AgentState {
         let state = Self {
             store,
             runtime,
-            given: AtomicU64::new(memory),
+            given: memory,
             memory: AtomicU64::new(memory),
             begun: now,
             left: Mutex::new(now),
@@ -274,16 +274,6 @@ impl AgentState {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Gives it so many bytes of memory.
-    pub(crate) fn grant(&self, bytes: u64) {
-        self.given.store(bytes, Ordering::Relaxed);
-        self.apply(&self.lock_policy().policy);
-    }
-
-    fn given(&self) -> u64 {
-        self.given.load(Ordering::Relaxed)
-    }
-
     /// For how long no job has been attached, and nothing was warmed.
     pub(crate) fn idle_time(&self) -> Duration {
         let is_used = self.lock().values().any(|connection| connection.attached.is_some());
@@ -376,7 +366,7 @@ impl AgentState {
 
     /// Whether a policy can be in force.
     fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let given = self.given();
+        let given = self.given;
         let memory = policy.memory().unwrap_or(given);
         if memory > given {
             return Err(PolicyError::new(format!(
@@ -393,7 +383,7 @@ impl AgentState {
     }
 
     fn apply(&self, policy: &Policy) {
-        let memory = policy.memory().unwrap_or(self.given());
+        let memory = policy.memory().unwrap_or(self.given);
         if self.memory.swap(memory, Ordering::Relaxed) != memory {
             // What gaps take of it is known a moment later.
             self.store.set_capacity(memory);

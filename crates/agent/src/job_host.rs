@@ -4,11 +4,15 @@
 //! with. Gaps between samples of different lengths come on top of its memory, as they do with the
 //! caches of single ranks. Its disks are those of the ranks' settings. Samples that it keeps there
 //! are found by later runs, with any number of ranks.
+//!
+//! On a node with an agent it has no memory and no disks. It reads from the agent, which keeps the
+//! samples, and serves the caches of other nodes.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use foreread::agent::host::DatasetHost;
 use foreread::report::DiskReport;
 use foreread::{HostRank, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
 use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
@@ -38,7 +42,19 @@ const OWN_RANK: ConnectionId = ConnectionId::numbered(1 << 61);
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct JobHost;
+pub struct JobHost {
+    is_simulated: bool,
+}
+
+impl JobHost {
+    /// One that works on the runtime of its rank, even if the program has given that: its clock may
+    /// be simulated.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn simulated() -> Self {
+        Self { is_simulated: true }
+    }
+}
 
 /// A running one.
 #[derive(Debug)]
@@ -53,13 +69,14 @@ struct JobStore {
 
 impl NodeHost for JobHost {
     fn start(&self, rank: HostRank<'_>) -> Result<Box<dyn HostedStore>, String> {
+        let rank = HostRank { has_own_runtime: rank.has_own_runtime || self.is_simulated, ..rank };
         JobStore::start(rank).map(|store| Box::new(store) as _).map_err(|error| error.to_string())
     }
 }
 
 impl JobStore {
     fn start(rank: HostRank<'_>) -> Result<Self, AgentError> {
-        let HostRank { ranks, config, registry, context, has_own_runtime } = rank;
+        let HostRank { ranks, config, registry, context, has_own_runtime, memory, through_agent } = rank;
         FileLimit::current().raise(Some(DESCRIPTORS));
         let policy = arguments(None, config);
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -75,7 +92,12 @@ impl JobStore {
         };
         let place = OpenContext { buffers, runtime: runtime.handle().clone(), seed: context.seed };
         let served = Arc::clone(&place.buffers);
-        let provider = provider(0, (config.clone(), registry.clone()), policy, None, place)?;
+        let host = DatasetHost::new(config.clone(), registry.clone(), false, place.clone());
+        let host = match through_agent {
+            Some(datasets) => host.with_agent(datasets.clone()),
+            None => host,
+        };
+        let provider = provider(memory, host, policy, None, place)?;
         let serve = || Server::start(Arc::clone(&provider) as _, served, server_settings());
         let server = if has_others { Some(serve()?) } else { None };
         let service = Arc::default();
@@ -99,10 +121,6 @@ impl HostedStore for JobStore {
         self.provider.state.lock().entry(OWN_RANK).or_default();
         let jobs: Arc<dyn StoreJobs> = Arc::clone(&self.provider) as _;
         Arc::new(LocalClient::new(&jobs, OWN_RANK))
-    }
-
-    fn set_memory(&self, bytes: u64) {
-        self.provider.state.grant(bytes);
     }
 
     fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<(), foreread::Error>> {

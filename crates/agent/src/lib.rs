@@ -153,7 +153,8 @@ impl Agent {
         let (runtime, arena) = (JobRuntime::new(io_threads())?, ArenaBuffers::default());
         let (buffers, handle) = (shared(&(Arc::new(arena.clone()) as _))?, runtime.handle().clone());
         let place = OpenContext { buffers, runtime: handle, seed: config.seed };
-        let provider = provider(memory, (config, Registry::with_defaults()), policy, Some(file), place)?;
+        let host = DatasetHost::new(config, Registry::with_defaults(), true, place.clone());
+        let provider = provider(memory, host, policy, Some(file), place)?;
         let state = Arc::clone(&provider.state);
         if let Some(disk) = state.disk() {
             disk.reserve().map_err(AgentError::Disk)?;
@@ -205,13 +206,12 @@ impl Drop for Agent {
 /// memory of `place`.
 fn provider(
     memory: u64,
-    (config, registry): (Config, Registry),
+    host: DatasetHost,
     policy: Policy,
     file: Option<PathBuf>,
     place: OpenContext,
 ) -> Result<Arc<AgentProvider>, AgentError> {
-    let OpenContext { runtime, buffers, .. } = place.clone();
-    let host = DatasetHost::new(config, registry, file.is_some(), place);
+    let OpenContext { runtime, buffers, .. } = place;
     let store = NodeStore::new(memory, runtime.clone());
     let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
     let file = PolicyFile::new(file.unwrap_or_default());

@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_tier::OpenContext;
 
 use crate::config::Config;
 use crate::error::Result;
+use crate::node_host::NodeRoom;
 #[cfg(feature = "peer")]
 use crate::node_host::SharedCache;
 use crate::origin::OpenDataset;
@@ -22,13 +23,11 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
-    pub(crate) fn announce(
-        &self,
-        _: &Run,
-        _: &LocalPlan,
-        _: Option<&PeerGroup>,
-        _: Option<Arc<LocalityDeal>>,
-    ) {
+    pub(crate) fn announce(&self, _: &Run, _: &LocalPlan, _: Option<Arc<LocalityDeal>>) {
+        match self.0 {}
+    }
+
+    pub(crate) fn announce_none(&self) {
         match self.0 {}
     }
 
@@ -46,11 +45,7 @@ impl AgentLink {
         match self.0 {}
     }
 
-    pub(crate) fn memory(&self) -> u64 {
-        match self.0 {}
-    }
-
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn room(&self) -> NodeRoom {
         match self.0 {}
     }
 

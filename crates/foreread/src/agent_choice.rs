@@ -52,13 +52,6 @@ pub fn default_socket() -> PathBuf {
 }
 
 impl AgentChoice {
-    /// Whether samples are not to be shared with other processes of the node.
-    #[cfg(feature = "peer")]
-    pub(crate) fn is_off(&self) -> bool {
-        let variable = || std::env::var(AGENT_VARIABLE).is_ok_and(|value| value == "off");
-        *self == Self::Off || *self == Self::Auto && variable()
-    }
-
     /// The socket of the agent, if there may be one.
     #[cfg(all(feature = "agent", target_os = "linux"))]
     pub fn socket(&self) -> Option<PathBuf> {

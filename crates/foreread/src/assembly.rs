@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use foreread_layers::{RetryPolicy, Units};
-use foreread_loader::{
-    BlockTable, Dataset, DirectReader, LoaderParts, LocalityDeal, OnError, PeerGroup, ReadSource,
-};
+use foreread_loader::{BlockTable, Dataset, DirectReader, LoaderParts, LocalityDeal, OnError, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, CacheTier, Tier};
@@ -18,7 +16,6 @@ use crate::origin::OpenDataset;
 pub(crate) struct Assembly {
     datasets: Vec<Dataset>,
     caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
-    others: Option<PeerGroup>,
     locality: Option<Arc<LocalityDeal>>,
     look_ahead: u64,
     on_error: OnError,
@@ -43,7 +40,7 @@ impl Assembly {
     pub(crate) fn new(
         opened: Vec<OpenDataset>,
         caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
-        (others, locality): (Option<PeerGroup>, Option<Arc<LocalityDeal>>),
+        locality: Option<Arc<LocalityDeal>>,
         look_ahead: u64,
         on_error: OnError,
         blocks: Vec<BlockTable>,
@@ -58,18 +55,7 @@ impl Assembly {
             }
         });
         let datasets = datasets.collect();
-        Self {
-            datasets,
-            caches,
-            others,
-            locality,
-            look_ahead,
-            on_error,
-            blocks,
-            in_units,
-            warm: false,
-            buffers,
-        }
+        Self { datasets, caches, locality, look_ahead, on_error, blocks, in_units, warm: false, buffers }
     }
 
     /// Sets the blocks of the next run.
@@ -93,7 +79,6 @@ impl Assembly {
             buffers: Arc::clone(&self.buffers),
             look_ahead: self.look_ahead,
             on_error: self.on_error,
-            others: self.others.clone(),
             locality: self.locality.clone(),
             warm,
         };

@@ -14,13 +14,17 @@ use foreread_types::{Sizes, StoreId};
 use crate::agent::AgentLink;
 use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
+#[cfg(feature = "peer")]
+use crate::node_host::NodeRoom;
 use crate::planned::RunEnvironment;
 
 /// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
 
 /// The name of the node's agent in a plan, and that of the cache that the ranks of a node share.
+#[cfg(feature = "peer")]
 const AGENT: &str = "agent";
+#[cfg(feature = "peer")]
 const NODE_CACHE: &str = "node cache";
 
 /// The memory that a sample takes there. Known without the feature `agent`, because all ranks
@@ -59,7 +63,8 @@ pub(crate) fn describe(
 #[cfg(feature = "peer")]
 pub(crate) fn of_agent(agent: &AgentLink) -> Level {
     let name = if agent.shared_by().is_some() { NODE_CACHE } else { AGENT };
-    Level::new(name, agent.capacity(), AGENT_FOOTPRINT)
+    let NodeRoom { memory, disk } = agent.room();
+    Level::new(name, memory.saturating_add(disk), AGENT_FOOTPRINT)
 }
 
 /// The kinds of cache that processes of a node share, without capacity.
@@ -68,34 +73,10 @@ pub(crate) fn shared_kinds() -> Vec<Level> {
     [AGENT, NODE_CACHE].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
 }
 
-/// Whether a level is an agent's, which may have samples of earlier jobs.
-#[cfg(feature = "peer")]
-pub(crate) fn is_agent(level: &Level) -> bool {
-    level.name == AGENT
-}
-
-/// Whether the ranks of each node share a cache without an agent. Such caches read from each other.
-#[cfg(feature = "peer")]
-pub(crate) fn is_linked(cluster: &Cluster) -> bool {
-    let is_node_cache = |store: &CacheStore| matches!(&store.levels[..], [level] if level.name == NODE_CACHE);
-    !cluster.stores.is_empty() && cluster.stores.iter().all(is_node_cache)
-}
-
-/// Whether processes of a node share a level. Its samples come like those of the origin.
-pub(crate) fn is_shared(level: &Level) -> bool {
-    [AGENT, NODE_CACHE].contains(&&*level.name)
-}
-
 /// Whether a level may have samples of earlier runs: disks, or what has disks.
 #[cfg(feature = "peer")]
 pub(crate) fn outlives_runs(level: &Level) -> bool {
-    level.name == DISK || is_shared(level)
-}
-
-/// The capacity of the memory among these levels.
-#[cfg(feature = "peer")]
-pub(crate) fn memory_of(levels: &[Level]) -> u64 {
-    levels.iter().filter(|level| level.name != DISK).map(|level| level.capacity).sum()
+    [DISK, AGENT, NODE_CACHE].contains(&&*level.name)
 }
 
 /// The kinds of cache that a rank may have, without capacity, the fastest first.

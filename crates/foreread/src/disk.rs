@@ -15,8 +15,6 @@ use foreread_local::disk::{DatasetLineage, DatasetOnDisk, DiskConfig, DiskDirect
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, OpenContext};
 use foreread_types::DatasetId;
-#[cfg(feature = "peer")]
-use foreread_types::SampleId;
 
 use crate::config::{self, Config};
 use crate::error::{Error, Result};
@@ -54,12 +52,6 @@ impl Disk {
     /// The tier's current counters.
     pub(crate) fn report(&self) -> DiskReport {
         report_of(&self.tier, self.capacity, self.datasets)
-    }
-
-    /// The ids of its samples, per dataset.
-    #[cfg(feature = "peer")]
-    pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
-        (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
     }
 
     /// Waits for `given`, the end of samples on their way to the tier, and for queued writes, for

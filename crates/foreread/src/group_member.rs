@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::IndexProgress;
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_tier::OpenContext;
 use futures::future::BoxFuture;
 
@@ -62,9 +62,6 @@ pub(crate) trait GroupPreparation: Debug + Send {
 
 /// A started run of a group, beyond a run on a single rank.
 pub(crate) trait GroupMember: Debug + Send + Sync {
-    /// The other ranks, unless the stores of their nodes read from each other.
-    fn others(&self) -> Option<PeerGroup>;
-
     /// How each step's samples are dealt to ranks, if not by arithmetic.
     fn locality(&self) -> Option<Arc<LocalityDeal>>;
 

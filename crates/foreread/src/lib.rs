@@ -37,6 +37,7 @@ pub mod agent;
 #[path = "agent_absent.rs"]
 mod agent;
 mod agent_choice;
+mod agent_links;
 mod assembly;
 mod builder;
 pub mod calibration;
@@ -95,7 +96,7 @@ pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
 #[cfg(feature = "peer")]
 pub use crate::node_host::StoreLinks;
-pub use crate::node_host::{HostRank, HostedStore, NodeDataset, NodeHost, OtherReads};
+pub use crate::node_host::{AgentDatasets, HostRank, HostedStore, NodeDataset, NodeHost, OtherReads};
 pub use crate::order_group::order_group_seed;
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};

@@ -15,6 +15,7 @@ use futures::Stream;
 use tokio::task::JoinSet;
 
 use crate::agent::AgentLink;
+use crate::agent_links::AgentLinks;
 use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
@@ -64,7 +65,7 @@ impl Ready {
     /// an agent keeps the whole.
     pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
         self.refuse_part()?;
-        self.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
+        self.prepared.agents.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
     }
 
     /// Begins the same with one of several equal parts of the data, from 0: a cluster's agents
@@ -74,7 +75,7 @@ impl Ready {
     /// As [`warm_agent`](Self::warm_agent).
     pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
         self.refuse_part()?;
-        self.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
+        self.prepared.agents.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
     }
 
     fn refuse_part(&self) -> Result<()> {
@@ -88,11 +89,6 @@ impl Ready {
             ))),
             _ => Ok(()),
         }
-    }
-
-    /// The agent, if it serves already.
-    fn attached(&self) -> Option<&AgentLink> {
-        self.prepared.agent.as_ref().filter(|agent| agent.is_attached())
     }
 
     /// Starts reading ahead.
@@ -109,7 +105,7 @@ impl Ready {
             released,
             group,
             buffers,
-            agent,
+            agents,
             node_host,
             ..
         } = prepared;
@@ -133,24 +129,19 @@ impl Ready {
             floor,
             "starting"
         );
-        let others = group.as_ref().and_then(|group| group.others());
         let locality = group.as_ref().and_then(|group| group.locality());
         let Config { look_ahead, on_error, .. } = config;
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let peers = (others.clone(), locality.clone());
-        let mut assembly = Assembly::new(opened, caches, peers, look_ahead, on_error, blocks, reading);
+        let dealing = locality.clone();
+        let mut assembly = Assembly::new(opened, caches, dealing, look_ahead, on_error, blocks, reading);
         let mut recalls = JoinSet::new();
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());
         }
-        if let Some(agent) = &agent {
-            agent.announce(&run, &plan, others.as_ref(), locality);
-        }
+        agents.announce(&run, &plan, locality.as_ref());
         let inner = assembly.start(run, plan, workers.handle());
-        if let Some(agent) = &agent {
-            agent.watch(inner.stalled());
-        }
+        agents.watch(inner.stalled());
         Loader {
             inner,
             earlier: RunReport::default(),
@@ -165,7 +156,7 @@ impl Ready {
             limit,
             disk,
             group,
-            agent,
+            agents,
             node_host,
             jumped: false,
             left: AtomicBool::new(false),
@@ -227,8 +218,8 @@ pub struct Loader {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     group: Option<Box<dyn GroupMember>>,
-    /// The node's agent, if the samples come from there.
-    agent: Option<AgentLink>,
+    /// The node's agent, and the cache of its ranks.
+    agents: AgentLinks,
     /// The cache of this node's ranks, on the one that hosts it.
     node_host: Option<Box<dyn HostedStore>>,
     /// Whether the run has jumped.
@@ -311,7 +302,7 @@ impl Loader {
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
         let mut origin = self.origin.read();
-        if let Some(agent) = self.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
+        if let Some(agent) = self.agents.samples.as_ref().filter(|agent| agent.shared_by().is_some()) {
             // The cache of the node reads for its ranks, and for other nodes.
             let other = self.node_host.as_ref().map(|host| host.other_reads()).unwrap_or_default();
             let (requests, bytes) = agent.reads();
@@ -321,7 +312,7 @@ impl Loader {
             (origin.retried, origin.hedged) = (origin.retried + other.retried, origin.hedged + other.hedged);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
-            .with_agent(self.agent.as_ref().and_then(AgentLink::report))
+            .with_agent(self.agents.samples.as_ref().and_then(AgentLink::report))
     }
 
     /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.
@@ -351,16 +342,11 @@ impl Loader {
         let plan = self.inner.plan().clone();
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
         self.earlier_history = self.history();
-        if let Some(agent) = &self.agent {
-            let others = self.group.as_ref().and_then(|group| group.others());
-            let locality = self.group.as_ref().and_then(|group| group.locality());
-            agent.announce(&run, &plan, others.as_ref(), locality);
-        }
+        let locality = self.group.as_ref().and_then(|group| group.locality());
+        self.agents.announce(&run, &plan, locality.as_ref());
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
-        if let Some(agent) = &self.agent {
-            agent.watch(self.inner.stalled());
-        }
+        self.agents.watch(self.inner.stalled());
         self.jumped = true;
         Ok(())
     }

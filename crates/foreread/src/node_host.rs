@@ -17,11 +17,13 @@ use foreread_tier::OpenContext;
 use foreread_tier::PeerService;
 use foreread_types::{DatasetIdentity, SampleId};
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 #[cfg(feature = "peer")]
 use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::error::Result;
+use crate::origin::OpenDataset;
 use crate::registry::Registry;
 use crate::report::DiskReport;
 
@@ -47,7 +49,19 @@ pub struct HostRank<'a> {
     pub context: &'a OpenContext,
     /// Whether the runtime ends with the rank. One that the program has given does not.
     pub has_own_runtime: bool,
+    /// The bytes of memory for samples. 0 with an agent, which keeps them.
+    pub memory: u64,
+    /// The datasets that the rank reads from the node's agent. `None` without an agent.
+    pub through_agent: Option<&'a AgentDatasets>,
 }
+
+/// Datasets as a rank reads them from the agent of its node.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(
+    not(all(feature = "agent", target_os = "linux")),
+    expect(dead_code, reason = "no rank has an agent without the feature `agent`")
+)]
+pub struct AgentDatasets(pub(crate) Vec<OpenDataset>);
 
 /// A cache that ranks share, as one of them reaches it.
 #[cfg(feature = "peer")]
@@ -61,12 +75,19 @@ pub(crate) struct SharedCache<'a> {
     pub(crate) address: String,
     /// The cache itself, on the rank that hosts it.
     pub(crate) host: Option<&'a dyn HostedStore>,
-    /// Its memory in bytes.
+    /// Its bytes for samples in memory, and those of memory and disks.
+    pub(crate) room: NodeRoom,
+    /// The ranks that share it. `None`: it relays what the node's agent keeps.
+    pub(crate) ranks: Option<u32>,
+}
+
+/// The bytes that a node has for samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeRoom {
+    /// In memory.
     pub(crate) memory: u64,
-    /// The ranks that share it.
-    pub(crate) ranks: u32,
-    /// Whether the rank will announce its orders.
-    pub(crate) is_ordered: bool,
+    /// On disks.
+    pub(crate) disk: u64,
 }
 
 /// A dataset of the ranks of a node.
@@ -120,9 +141,6 @@ pub trait HostedStore: Debug + Send + Sync {
     /// The host's own rank, as one of its ranks. It needs no address.
     #[cfg(all(feature = "agent", target_os = "linux"))]
     fn client(&self) -> Arc<foreread_store::LocalClient>;
-
-    /// Sets the most bytes that samples take in memory.
-    fn set_memory(&self, bytes: u64);
 
     /// Opens its disks for the datasets of the ranks, before any of them attaches.
     ///

@@ -3,15 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "peer")]
-use foreread_loader::BlockTable;
 use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Subset,
     Torch,
 };
-#[cfg(feature = "peer")]
-use foreread_planner::ClusterPlan;
 use foreread_planner::{
     Cluster, EpochForecast, Level, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes, plan,
     plan_to_keep, predict,
@@ -169,7 +165,7 @@ impl Planned {
             plan = match held {
                 Some(held) => held,
                 None => {
-                    let room = RoomForAll::new(sizes, [memory.tier(), place.disk], 1);
+                    let room = RoomForAll::new(sizes, [memory.tier(), place.disk]);
                     facts.check(memory.tier(), &room, place.url.as_deref())?;
                     cluster = cluster::describe(&config, 0, &place, sizes.first());
                     foreread_planner::plan(&counted, sizes, &cluster)?
@@ -206,9 +202,9 @@ impl Planned {
         })
     }
 
-    /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is
-    /// at its position, with the memory granted to this rank. `shards` are training data that may
-    /// be read in blocks. Also returns the blocks that this rank owns.
+    /// Plans for a rank in a group. `whole` is the cluster of all ranks, whose caches read from each
+    /// other, with the memory granted to this rank. `shards` are training data that may be read in
+    /// blocks.
     #[cfg(feature = "peer")]
     pub(crate) fn for_cluster(
         config: Config,
@@ -217,42 +213,26 @@ impl Planned {
         (whole, memory): (Cluster, Grant),
         shards: Option<ShardedData<'_>>,
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
-    ) -> Result<(Self, BlockTable)> {
+    ) -> Result<Self> {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
         let is_timed = cluster::is_timed(&config, place);
         let store = whole.store_index(Rank(config.rank)).unwrap_or_default();
-        let owned = blocks.table.owned(TRAIN, &plan, store);
-        // The memory that is no cache of the group.
-        let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
-        let kept = memory.tier().saturating_sub(tier);
-        let units = place.units().map(|facts| {
-            let cached = plan.is_in_blocks() && owns_nearly_all(&plan, &config, sizes);
-            UnitPlan::new(facts, kept, config.look_ahead, cached)
-        });
         let floor = match &place.stored {
             // As above.
             _ if place.has_agent => 0,
-            // The caches of a rank, and what units bring. Other ranks have about as much.
-            Some(stored) if units.is_some() => {
-                let own = whole.look_ahead.saturating_add(unit_memory(kept, config.look_ahead));
-                let room = own.saturating_mul(run.world_size().into()).saturating_add(whole.capacity());
-                let stored_room = stored.factors.most(room);
-                LowerBound::of(&counted, &stored.stored, stored_room, Scope::Cluster)?.bytes
-            }
             Some(stored) => stored.factors.fewest(plan.floor()),
             None => plan.floor(),
         };
         if let Some(bytes) = blocks.bytes {
-            let (all, own) = (blocks.table.len(), owned.len());
+            let (all, own) = (blocks.table.len(), blocks.table.owned(TRAIN, &plan, store).len());
             tracing::info!(bytes, all, own, "the ranks read shards in blocks in the first epoch");
         }
-        let is_linked = cluster::is_linked(&whole);
-        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store, is_linked };
+        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
-        let planned = Self {
+        Ok(Self {
             config,
             run,
             counted,
@@ -264,10 +244,9 @@ impl Planned {
             floor,
             block_bytes: blocks.bytes,
             may_have_blocks: shards.is_some_and(|shards| !shards.in_units),
-            factors: factors(place, units.as_ref()),
-            units,
-        };
-        Ok((planned, owned))
+            factors: factors(place, None),
+            units: None,
+        })
     }
 
     /// The settings.
@@ -508,14 +487,6 @@ fn held(plan: Plan, config: &Config, sizes: &[Sizes], run: &Run, cluster: &Clust
     let longer = self::run(&Config { epochs, ..config.clone() }, sizes, |_| Ok(Some(start)))?;
     let all = plan_to_keep(&longer, sizes, cluster)?;
     Ok(all.is_for_all().then(|| plan.placed_as(&all)))
-}
-
-/// Whether nine of ten samples have an owner.
-#[cfg(feature = "peer")]
-fn owns_nearly_all(plan: &ClusterPlan, config: &Config, sizes: &[Sizes]) -> bool {
-    let owned = plan.stores().iter().map(|store| store.owned.samples).fold(0, u64::saturating_add);
-    let samples = read_by(config, sizes).map(|(samples, _)| samples).fold(0, u64::saturating_add);
-    owned >= samples - samples / 10
 }
 
 /// The lower bound, in stored bytes, with `room` bytes for samples on each rank.

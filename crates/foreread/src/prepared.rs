@@ -16,13 +16,13 @@ use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::agent::{AgentLink, attach};
-use crate::cluster;
+use crate::agent_links::AgentLinks;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
 use crate::group_member::GroupMember;
-use crate::memory::Grant;
-use crate::node_host::HostedStore;
+use crate::node_host::{HostedStore, NodeRoom};
+use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
@@ -53,13 +53,91 @@ pub struct Prepared {
     pub(crate) group: Option<Box<dyn GroupMember>>,
     /// Memory for samples.
     pub(crate) buffers: Arc<dyn Buffers>,
-    /// The node's agent, if the samples come from there, or will when one serves.
-    pub(crate) agent: Option<AgentLink>,
+    /// The node's agent and the cache of its ranks.
+    pub(crate) agents: AgentLinks,
     /// The cache of this node's ranks, on the one that hosts it.
     pub(crate) node_host: Option<Box<dyn HostedStore>>,
     /// The links of that cache to the caches of other nodes, until the start.
     #[cfg(feature = "peer")]
     pub(crate) linked: Option<LinkedStore>,
+}
+
+/// A rank with caches of its own, before its plan.
+pub(crate) struct LoneRank {
+    pub(crate) config: Config,
+    /// With whole catalogs.
+    pub(crate) opened: Vec<OpenDataset>,
+    pub(crate) named: Vec<Catalog>,
+    pub(crate) shared: OriginPolicy,
+    pub(crate) released: Vec<ReleasedFiles>,
+    /// The node's agent, which replaces its caches if it serves already.
+    pub(crate) agent: Option<AgentLink>,
+    pub(crate) on_node: NodeRank,
+    pub(crate) resume: Option<State>,
+}
+
+impl LoneRank {
+    /// Opens its disks, determines the order and plans.
+    pub(crate) async fn prepare(self, context: &OpenContext) -> Result<Prepared> {
+        let Self { config, opened, named, shared, released, agent, on_node, resume } = self;
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
+        let is_attached = agent.as_ref().is_some_and(AgentLink::is_attached);
+        let (disk, (capacity, warm)) = if config.plan_only {
+            let found = disk::look(&config, on_node, &opened, context).await?;
+            (None, (found.capacity, found.warm))
+        } else {
+            let disk = disk::open(&config, on_node, &opened, context).await?;
+            let offer = disk.as_ref().map_or((0, 0), |disk| (disk.capacity, disk.warm));
+            (disk, offer)
+        };
+        let place = RunEnvironment {
+            kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
+            disk: capacity,
+            warm,
+            url: Some(opened[0].catalog.base_url().to_owned()),
+            packed: opened[0].catalog.format() != Format::Files,
+            has_agent: is_attached,
+            is_client: is_attached,
+            stored: StoredSizes::of(&catalogs),
+            servers: None,
+        };
+        // A plan for many millions of samples takes long, and the runtime's threads have reads to
+        // drive.
+        let planning = context.runtime.spawn_blocking({
+            let named = named.clone();
+            move || {
+                let config = server_speeds::recent(config);
+                let of_run = config.clone();
+                let servers = server_speeds::servers(&config, &catalogs);
+                let place = RunEnvironment { servers, ..place };
+                let start =
+                    |schedule: &_| resume.map(|state| state.position(&of_run, &named, schedule)).transpose();
+                Planned::resumed(config, &sizes, place, start)
+            }
+        });
+        let planned = planning.await.map_err(ended)??;
+        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
+        let blocks = blocks(&planned, &opened, context).await?;
+        shared.set_unit_memory(&planned);
+        let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
+        Ok(Prepared {
+            blocks,
+            caches,
+            disk,
+            planned,
+            opened,
+            named,
+            shared,
+            released,
+            group: None,
+            buffers,
+            agents: AgentLinks { samples: agent, relayed: None },
+            node_host: None,
+            #[cfg(feature = "peer")]
+            linked: None,
+        })
+    }
 }
 
 /// The cache of a node's ranks, which the caches of other nodes read from.
@@ -101,75 +179,18 @@ impl Prepared {
         if let Some(validation) = config.validation() {
             opened.push(open(&validation, format, registry, context, &shared, &mut progress).await?);
         }
-        let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let options = shared.options(&targets.storage);
         let released = released::check(&opened, &config, registry, &options, context).await?;
         let (mut config, mut agent) = (config, None);
         let named = widen(&mut opened, &mut config);
-        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         if !config.plan_only {
             let storage = [&targets.storage, &config.validate_storage_options.clone()];
             agent = attach(&mut opened, &mut config, storage, false, context).await?;
         }
-        let is_attached = agent.as_ref().is_some_and(AgentLink::is_attached);
         let on_node = config.on_node();
-        let (disk, (capacity, warm)) = if config.plan_only {
-            let found = disk::look(&config, on_node, &opened, context).await?;
-            (None, (found.capacity, found.warm))
-        } else {
-            let disk = disk::open(&config, on_node, &opened, context).await?;
-            let offer = disk.as_ref().map_or((0, 0), |disk| (disk.capacity, disk.warm));
-            (disk, offer)
-        };
-        let place = RunEnvironment {
-            kernel_cached,
-            disk: capacity,
-            warm,
-            url: Some(opened[0].catalog.base_url().to_owned()),
-            packed: opened[0].catalog.format() != Format::Files,
-            has_agent: is_attached,
-            is_client: is_attached,
-            stored: StoredSizes::of(&catalogs),
-            servers: None,
-        };
-        // A plan for many millions of samples takes long, and the runtime's threads have reads to
-        // drive.
-        let planning = context.runtime.spawn_blocking({
-            let named = named.clone();
-            move || {
-                let config = server_speeds::recent(config);
-                let of_run = config.clone();
-                let servers = server_speeds::servers(&config, &catalogs);
-                let place = RunEnvironment { servers, ..place };
-                let start =
-                    |schedule: &_| resume.map(|state| state.position(&of_run, &named, schedule)).transpose();
-                Planned::resumed(config, &sizes, place, start)
-            }
-        });
-        let planned = planning.await.map_err(ended)??;
-        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
-        let blocks = blocks(&planned, &opened, context).await?;
-        shared.set_unit_memory(&planned);
-        let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
-        let (group, node_host) = (None, None);
-        Ok(Self {
-            blocks,
-            caches,
-            disk,
-            planned,
-            opened,
-            named,
-            shared,
-            released,
-            group,
-            buffers,
-            agent,
-            node_host,
-            #[cfg(feature = "peer")]
-            linked: None,
-        })
+        let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume };
+        alone.prepare(context).await
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.
@@ -184,15 +205,15 @@ impl Prepared {
 
     /// Whether the samples come from the node's agent. `false` if none has served so far.
     pub fn has_agent(&self) -> bool {
-        self.agent.as_ref().is_some_and(|agent| agent.shared_by().is_none() && agent.is_attached())
+        self.agents.samples.as_ref().is_some_and(|agent| agent.shared_by().is_none() && agent.is_attached())
     }
 
     /// The cache that the ranks of this node share without an agent. `None` if this rank has caches
     /// of its own.
     pub fn node_cache(&self) -> Option<NodeCacheSize> {
-        let agent = self.agent.as_ref()?;
-        let (ranks, memory_bytes) = (agent.shared_by()?, agent.memory());
-        Some(NodeCacheSize { ranks, memory_bytes, disk_bytes: agent.capacity() - memory_bytes })
+        let agent = self.agents.samples.as_ref()?;
+        let NodeRoom { memory, disk } = agent.room();
+        Some(NodeCacheSize { ranks: agent.shared_by()?, memory_bytes: memory, disk_bytes: disk })
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.
@@ -233,26 +254,14 @@ async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext
 }
 
 /// The caches of the plan's levels, in the same order.
-///
-/// A restarted rank has the levels that its predecessor offered. Its memory grant may be smaller
-/// and its disk missing. Such levels become caches without capacity, so their samples are read from
-/// the origin.
-pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
+fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(ReadSource, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
-    let own = match planned.plan() {
-        LocalPlan::Private(_) => 0,
-        LocalPlan::Cluster { store, .. } => *store,
-    };
-    for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
+    for level in planned.cluster.stores.iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((ReadSource::Disk, Arc::clone(tier))),
-            // They come from there like from the origin.
-            _ if cluster::is_shared(level) => {}
-            _ if level.name == cluster::DISK => caches.push((ReadSource::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
-                let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);
-                let tier = MemoryTier::new(level.capacity.min(granted));
+                let tier = MemoryTier::new(level.capacity);
                 if let Some(memory) = &planned.memory {
                     memory.fills(tier.budget());
                 }

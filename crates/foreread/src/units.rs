@@ -164,13 +164,12 @@ impl UnitFacts {
         )))
     }
 
-    /// The memory in which a cache for several processes holds all samples of these sizes, so that
-    /// each unit is read once. `None` if units are whole shards, which direct reads of single
-    /// samples would decode for each: no such cache reads them.
+    /// The memory in which caches for several processes hold all samples of these sizes, so that
+    /// each unit is read once.
     #[cfg(any(feature = "agent", feature = "peer"))]
-    pub(crate) fn room(&self, sizes: &[Sizes]) -> Option<u64> {
+    pub(crate) fn room(sizes: &[Sizes]) -> u64 {
         let all = sizes.iter().map(|sizes| AGENT_FOOTPRINT.most(sizes.len(), sizes.total()));
-        (self.whole == 0).then(|| all.fold(0, u64::saturating_add))
+        all.fold(0, u64::saturating_add)
     }
 
     /// The units of two datasets together.
@@ -186,46 +185,31 @@ impl UnitFacts {
     }
 }
 
-/// What caches need to hold all samples of a run.
+/// What the caches of a rank need to hold all samples of its run.
 pub(crate) struct RoomForAll {
-    ranks: u32,
-    /// The capacity of memory and disk on each rank.
+    /// The capacity of memory and disk.
     has: [u64; 2],
-    /// The footprints of its part of the samples in memory alone, and on disks alone.
+    /// The size of a memory that has all samples, and of a disk cache, with its indexes.
     needs: [u64; 2],
-    /// The size of a disk cache that has its part of the samples, with the indexes.
-    disk: u64,
 }
 
 impl RoomForAll {
-    /// For samples of these sizes on `ranks` ranks that have `memory` and `disk` each.
-    pub(crate) fn new(sizes: &[Sizes], [memory, disk]: [u64; 2], ranks: u32) -> Self {
-        let ranks = ranks.max(1);
+    /// For samples of these sizes, with so much memory and disk.
+    pub(crate) fn new(sizes: &[Sizes], has: [u64; 2]) -> Self {
         let sum = |of: fn(u64, u64) -> u64| {
-            let part = |bytes: u64| bytes.div_ceil(ranks.into());
-            let all = sizes.iter().map(|sizes| of(part(sizes.len()), part(sizes.total())));
+            let all = sizes.iter().map(|sizes| of(sizes.len(), sizes.total()));
             all.fold(0, u64::saturating_add)
         };
         let in_memory = |samples, bytes| MemoryTier::new(0).footprint().most(samples, bytes);
-        let on_disk = |samples, bytes| DiskTier::FOOTPRINT.most(samples, bytes);
-        let needs = [sum(in_memory), sum(on_disk)];
-        Self { ranks, has: [memory, disk], needs, disk: sum(DiskTier::room_for) }
-    }
-
-    /// Whether the caches of all ranks hold all samples.
-    #[cfg(feature = "peer")]
-    pub(crate) fn is_enough(&self) -> bool {
-        let share = |kind: usize| self.has[kind] as f64 / self.needs[kind].max(1) as f64;
-        share(0) + share(1) >= 1.0
+        Self { has, needs: [sum(in_memory), sum(DiskTier::room_for)] }
     }
 }
 
 impl fmt::Display for RoomForAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [memory, disk] = [self.needs[0], self.disk].map(|bytes| ByteSize(bytes).rounded_up());
-        let each = if self.ranks > 1 { " on each rank" } else { "" };
+        let [memory, disk] = self.needs.map(|bytes| ByteSize(bytes).rounded_up());
         let [own_memory, own_disk] = self.has.map(ByteSize);
-        write!(f, "{memory} of memory or {disk} of disk{each}, and there are {own_memory} and {own_disk}; ")?;
+        write!(f, "{memory} of memory or {disk} of disk, and there are {own_memory} and {own_disk}; ")?;
         write!(f, "set {} or {}", setting("memory"), setting("disk"))
     }
 }
@@ -315,25 +299,4 @@ impl UnitPlan {
 /// the caches hold all samples, units are in flight only.
 pub(crate) fn unit_memory(memory: u64, look_ahead: u64) -> u64 {
     memory.max(look_ahead / 2)
-}
-
-#[cfg(all(test, feature = "peer"))]
-mod tests {
-    use super::*;
-
-    /// The capacity of a disk cache is that without its indexes. Ranks whose disks had the room of
-    /// a refusal were refused again.
-    #[test]
-    // semantics: FORMAT-7
-    fn disks_need_no_room_for_indexes_twice() {
-        let sizes = [Sizes::uniform(2000, 11)];
-        for ranks in [1, 2, 3] {
-            let part = |all: u64| all.div_ceil(ranks.into());
-            let all = DiskTier::FOOTPRINT.most(part(2000), part(22_000));
-            let has = |disk| RoomForAll::new(&sizes, [0, disk], ranks).is_enough();
-            assert!(has(all) && !has(all / 2), "{ranks}");
-            let asked = RoomForAll::new(&sizes, [0, 0], ranks);
-            assert!(asked.disk > all && asked.to_string().contains(" of disk"));
-        }
-    }
 }

@@ -38,7 +38,6 @@ impl RunAccount {
         }
         self.report.skipped += counts.skipped;
         self.report.substituted += counts.substituted;
-        self.report.hedged += counts.hedged;
         if let Some(entry) = self.report.passes.last_mut() {
             entry.batches += 1;
             entry.reads.merge(&counts.reads);

@@ -10,8 +10,8 @@
 //! Before a read of the origin, its sample must be located. A catalog file has the names of files,
 //! and a file server may be slow or never answer. Look-ups [run](crate::locate) on blocking
 //! threads, [`LOOK_UPS_AT_ONCE`] at a time and in the order of need, so one that hangs delays only
-//! its own group. The price is a hop per group. Caches and other ranks know samples by their keys
-//! and need no look-up.
+//! its own group. The price is a hop per group. Caches know samples by their keys and need no
+//! look-up.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,7 +24,6 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, ReadyChunks, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::dataset::Dataset;
@@ -68,7 +67,7 @@ impl Executor {
 /// The reads of all tiers. Dropping it ends them.
 #[derive(Default)]
 pub(crate) struct ActiveReads {
-    /// Reads of caches and other ranks.
+    /// Reads of caches.
     by_key: ReadsInFlight,
     /// Reads of origins that the driver polls itself.
     queues: BTreeMap<DatasetId, ReadQueue>,
@@ -89,16 +88,10 @@ struct TaskReads {
 }
 
 impl ActiveReads {
-    /// Starts reads of a cache or another rank. Must be called within a runtime.
-    pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<PendingRead>) {
+    /// Starts reads of a cache. They have no checksum, so the driver polls them itself.
+    pub(crate) fn begin_by_key(&mut self, cache: &dyn Tier, pending: &mut Vec<PendingRead>) {
         pending.sort_unstable_by_key(|pending| pending.tick);
-        match Executor::Driver.of(pending) {
-            Executor::Driver => begin(&**tier, locate_by_key(pending.drain(..)), &mut self.by_key),
-            Executor::Task => {
-                let locate_reads = locate_by_key(std::mem::take(pending)).collect();
-                self.begin_task(Arc::clone(tier), std::future::ready(locate_reads));
-            }
-        }
+        begin(cache, locate_by_key(pending.drain(..)), &mut self.by_key);
     }
 
     /// Starts reads of the origin of dataset `id`. Must be called within a runtime.
@@ -132,15 +125,10 @@ impl ActiveReads {
     }
 
     /// Starts the reads of a block, which become one request. A separate task copies the samples
-    /// out of it. Drops `started` once the reads have begun. Must be called within a runtime.
-    pub(crate) fn begin_block(
-        &mut self,
-        dataset: &Dataset,
-        pending: Vec<PendingRead>,
-        started: watch::Sender<()>,
-    ) {
+    /// out of it. Must be called within a runtime.
+    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<PendingRead>) {
         let located = look_up(dataset.locator.clone(), pending);
-        self.spawn(Arc::clone(&dataset.origin), located, Some(started));
+        self.begin_task(Arc::clone(&dataset.origin), located);
     }
 
     fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut ReadQueue {
@@ -168,19 +156,10 @@ impl ActiveReads {
         tier: Arc<dyn Tier>,
         locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
     ) {
-        self.spawn(tier, locate_reads, None);
-    }
-
-    fn spawn(
-        &mut self,
-        tier: Arc<dyn Tier>,
-        locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
-        started: Option<watch::Sender<()>>,
-    ) {
         // The channel is bounded by charges: its bytes count in the look-ahead or the budget of
         // blocks.
         let (sender, answers) = unbounded_channel();
-        let task = tokio::spawn(run_task(tier, locate_reads, started, sender));
+        let task = tokio::spawn(run_task(tier, locate_reads, sender));
         self.tasks.push(TaskReads { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
     }
 
@@ -238,16 +217,14 @@ impl Stream for ActiveReads {
     }
 }
 
-/// Runs the reads and sends their results. Drops `started` once they have begun.
+/// Runs the reads and sends their results.
 async fn run_task(
     tier: Arc<dyn Tier>,
     locate_reads: impl Future<Output = Vec<LocatedRead>>,
-    started: Option<watch::Sender<()>>,
     sender: UnboundedSender<ReadResult>,
 ) {
     let mut reads = ReadsInFlight::new();
     begin(&*tier, locate_reads.await, &mut reads);
-    drop(started);
     let mut worked = 0;
     while let Some(answer) = reads.next().await {
         worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
-use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::blocks::{BlockId, BlockReader, Blocks};
+use crate::blocks::{BlockId, Blocks};
 use crate::core::CoreEvent;
 use crate::driver::{Driver, Turn, count_skip, lifetime_in, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
@@ -17,60 +16,14 @@ use crate::read_results::{PendingRead, ReadResult};
 /// Memory of a sample that waits for a disk, beyond its bytes: a task and a table's row.
 const WAITING: u64 = 1 << 10;
 
-/// A request for the block of a sample that this rank owns, by another rank.
-#[derive(Debug)]
-pub(crate) struct BlockRequest {
-    pub(crate) key: SampleKey,
-    pub(crate) due: Tick,
-    /// Gets a receiver that ends when the block's reads have begun. Dropped if the sample is in no
-    /// block or was read already.
-    pub(crate) answer: oneshot::Sender<watch::Receiver<()>>,
-}
-
-/// The blocks of a run, their budgets, and requests for them.
+/// The blocks of a run, and their budgets.
 #[derive(Debug)]
 pub(crate) struct BlockReads {
     pub(crate) blocks: Blocks,
-    /// The budget of blocks in flight that this rank's uses need.
-    pub(crate) own: Budget,
-    /// The budget of blocks in flight that other ranks need.
-    pub(crate) peers: Budget,
+    /// The budget of blocks in flight.
+    pub(crate) budget: Budget,
     /// The budget of their samples on the way into caches.
     pub(crate) stores: Budget,
-    /// Requests of other ranks.
-    pub(crate) requests: Option<mpsc::UnboundedReceiver<BlockRequest>>,
-}
-
-impl BlockReads {
-    /// The next request of another rank. Pending for ever where there is none.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses no request.
-    pub(crate) async fn requested(&mut self) -> BlockRequest {
-        let request = match &mut self.requests {
-            Some(requests) => requests.recv().await,
-            None => None,
-        };
-        match request {
-            Some(request) => request,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Queues the block of a sample for another rank.
-    pub(crate) fn on_request(&mut self, BlockRequest { key, due, answer }: BlockRequest) {
-        if let Some(started) = self.blocks.request(key, due) {
-            // A closed receiver has left.
-            let _ = answer.send(started);
-        }
-    }
-
-    /// Queues all blocks that were requested so far.
-    pub(crate) fn on_requests(&mut self) {
-        while let Some(request) = self.requests.as_mut().and_then(|requests| requests.try_recv().ok()) {
-            self.on_request(request);
-        }
-    }
 }
 
 impl Driver {
@@ -90,43 +43,37 @@ impl Driver {
         read.with_lifetime(self.lifetime(key))
     }
 
-    /// Reads the next blocks while their budgets have room. One block of each reader is always
-    /// read. One block that the next batch needs may exceed the budget. A second may not, because a
-    /// batch of 256 samples may need as many blocks.
+    /// Reads the next blocks while their budget has room. One block is always read. One that the
+    /// next batch needs may exceed the budget. A second may not, because a batch of 256 samples may
+    /// need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
-        for reader in BlockReader::ALL {
-            let budget = match reader {
-                BlockReader::Own => self.block_reads.own.clone(),
-                BlockReader::Peers => self.block_reads.peers.clone(),
-            };
-            while let Some((id, extent, due)) = self.block_reads.blocks.next(reader) {
-                let bytes = extent.cost();
-                let (used, limit) = (budget.used(), budget.limit());
-                let is_needed = reader == BlockReader::Own && needed.is_some_and(|last| due <= last);
-                // Dropped samples of a unit would each cost another read of all of it.
-                let (stored, room) = (self.block_reads.stores.used(), self.block_reads.stores.limit());
-                let is_full = stored > 0 && stored.saturating_add(bytes) > room;
-                if extent.is_unit() && !is_needed && is_full && !self.copies.is_stuck() {
-                    break;
-                }
-                let charge = match budget.try_charge(bytes) {
-                    Some(charge) => charge,
-                    None if used == 0 || is_needed && used < limit => budget.charge(bytes),
-                    None => break,
-                };
-                self.begin_block(reader, id, charge, turn);
+        let budget = self.block_reads.budget.clone();
+        while let Some((id, extent, due)) = self.block_reads.blocks.next() {
+            let bytes = extent.cost();
+            let (used, limit) = (budget.used(), budget.limit());
+            let is_needed = needed.is_some_and(|last| due <= last);
+            // Dropped samples of a unit would each cost another read of all of it.
+            let (stored, room) = (self.block_reads.stores.used(), self.block_reads.stores.limit());
+            let is_full = stored > 0 && stored.saturating_add(bytes) > room;
+            if extent.is_unit() && !is_needed && is_full && !self.copies.is_stuck() {
+                break;
             }
+            let charge = match budget.try_charge(bytes) {
+                Some(charge) => charge,
+                None if used == 0 || is_needed && used < limit => budget.charge(bytes),
+                None => break,
+            };
+            self.begin_block(id, charge, turn);
         }
     }
 
-    /// Reads the next block of `reader`.
-    fn begin_block(&mut self, reader: BlockReader, id: BlockId, charge: Charge, turn: &mut Turn) {
+    /// Reads the next block.
+    fn begin_block(&mut self, id: BlockId, charge: Charge, turn: &mut Turn) {
         let blocks = &mut self.block_reads.blocks;
-        let (Some(extent), Some(queued)) = (blocks.extent(id).cloned(), blocks.take_next(reader)) else {
+        let (Some(extent), Some(queued)) = (blocks.extent(id).cloned(), blocks.take_next()) else {
             return;
         };
-        let due = queued.due();
         let waited: HashSet<SampleKey> = queued.uses.iter().map(|waiting| waiting.key).collect();
         let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
         let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
@@ -137,14 +84,9 @@ impl Driver {
             queued.uses
         } else {
             let block = Arc::new(ReadBlock { bytes: extent.bytes, reads: samples.len() });
-            let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
-            let reads = samples.iter().map(read).collect();
-            let (given_back, started) = self.block_reads.blocks.begin(id, &samples, queued, charge);
-            turn.blocks.push((reads, started));
-            if self.peer_group.is_some() {
-                self.hedges.block_begins(id);
-            }
-            given_back
+            let read = |key: &SampleKey| self.pending_of_block(queued.due, *key, (id, Arc::clone(&block)));
+            turn.blocks.push(samples.iter().map(read).collect());
+            self.block_reads.blocks.begin(id, &samples, queued, charge)
         };
         if !given_back.is_empty() {
             self.retry_single.extend(given_back);
@@ -210,11 +152,7 @@ impl Driver {
         result: Result<Sample, TierError>,
         events: &mut Vec<CoreEvent>,
     ) {
-        let waiting = self.block_reads.blocks.sample_done(id, key);
-        if self.block_reads.blocks.is_done(id) {
-            self.hedges.block_ends(id);
-        }
-        match (waiting, result) {
+        match (self.block_reads.blocks.sample_done(id, key), result) {
             (Some(PendingRead { tick, key, charge, .. }), Ok(sample)) => {
                 sample.recharge(charge);
                 self.on_result(
@@ -241,8 +179,7 @@ impl Driver {
     /// use reads it. A sample of a unit waits for the disk, or is kept for that use where too many
     /// are in flight, if there is memory.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample, due: Tick) {
-        // An owned sample was stored when it arrived.
-        let absent = self.cache_of(key).filter(|_| self.plan.owned(key).is_none() && self.is_absent(key));
+        let absent = self.cache_of(key).filter(|_| self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.block_reads.blocks.extent(id)) else {
             return;
         };

@@ -10,10 +10,6 @@
 //! A block is read whole once, and only if the plan places all its samples. After that, or if a
 //! read fails, each missing sample is read by its own extent.
 //!
-//! If ranks share their caches, one rank owns all samples of a block. A [request](Blocks::request)
-//! of another rank makes it read the block, like a use of its own. The other rank's sample is then
-//! [in flight](crate::single_flight), as all samples of the block are, and the flights store them.
-//!
 //! A cached sample keeps only its own bytes, so it is copied out of the block. The copy costs a
 //! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
 //! discarded, at most a fifth of a block.
@@ -23,14 +19,12 @@
 //! decoded once.
 //!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
-//! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget
-//! for other ranks. A block that both need is charged to the first budget with room. So neither
-//! waits for the other, and both wait for the origin alone: two ranks cannot deadlock. Samples on
-//! their way into caches have a further budget, so that a slow or hanging disk delays no block.
-//! Samples that the disk does not accept at once are read by their extents at their first use.
-//! Whether blocks pay at all is decided by the planner (`foreread_planner::block_bytes`,
-//! `cluster_block_bytes`).
+//! blocks wait in order of need. Samples on their way into caches have a further budget, so that a
+//! slow or hanging disk delays no block. Samples that the disk does not accept at once are read by
+//! their extents at their first use. Whether blocks pay at all is decided by the planner
+//! (`foreread_planner::block_bytes`, `cluster_block_bytes`).
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +34,6 @@ use foreread_dataset::{Catalog, DatasetError};
 use foreread_planner::{Amount, ClusterPlan, Plan};
 use foreread_tier::{Charge, Span, StorageServer, StoredPart};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
-use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
 
@@ -126,7 +119,7 @@ impl BlockTable {
         Self::cut(catalog, bytes, is_placed, |id| catalog.server(id))
     }
 
-    /// The blocks of all samples, whatever a plan does with them. Ranks that share their caches
+    /// The blocks of all samples, whatever a plan does with them. Nodes that share their caches
     /// choose the owners of these blocks, and each then reads [its own](Self::owned).
     ///
     /// # Errors
@@ -324,35 +317,13 @@ fn stored(parts: &[StoredPart]) -> Range<u64> {
 /// A dataset and the index of a block in it.
 pub(crate) type BlockId = (DatasetId, usize);
 
-/// Whose uses need a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlockReader {
-    /// This rank.
-    Own,
-    /// Other ranks.
-    Peers,
-}
-
-impl BlockReader {
-    pub(crate) const ALL: [Self; 2] = [Self::Own, Self::Peers];
-}
-
 /// A block that waits for its budget.
 #[derive(Debug)]
 pub(crate) struct QueuedBlock {
-    /// This rank's uses that wait for it.
+    /// The uses that wait for it.
     pub(crate) uses: Vec<PendingRead>,
-    /// Dropped when its reads have begun, or do not come. Other ranks wait for that.
-    pub(crate) started: watch::Sender<()>,
-    /// The first use that needs it, by reader.
-    due: [Option<Tick>; 2],
-}
-
-impl QueuedBlock {
-    /// The first use that needs it.
-    pub(crate) fn due(&self) -> Tick {
-        self.due.iter().flatten().copied().min().unwrap_or_default()
-    }
+    /// The first of them.
+    pub(crate) due: Tick,
 }
 
 #[derive(Debug)]
@@ -361,7 +332,6 @@ enum BlockState {
     Reading {
         /// The samples that are missing, each with the use that waits for it.
         samples: HashMap<SampleKey, Option<PendingRead>>,
-        started: watch::Receiver<()>,
         _charge: Charge,
     },
     Done,
@@ -373,18 +343,13 @@ pub(crate) struct Blocks {
     tables: Vec<BlockTable>,
     /// The blocks that a use has needed.
     states: HashMap<BlockId, BlockState>,
-    /// The blocks that are to be read, in order of need, by reader. A block may be in both.
-    queues: [BTreeSet<(Tick, BlockId)>; 2],
+    /// The blocks that are to be read, in order of need.
+    queue: BTreeSet<(Tick, BlockId)>,
 }
 
 impl Blocks {
     pub(crate) fn new(tables: Vec<BlockTable>) -> Self {
         Self { tables, ..Self::default() }
-    }
-
-    /// Whether no dataset has blocks.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tables.iter().all(BlockTable::is_empty)
     }
 
     fn find(&self, key: SampleKey) -> Option<BlockId> {
@@ -401,7 +366,7 @@ impl Blocks {
     /// already.
     pub(crate) fn wait(&mut self, waiting: PendingRead) -> Result<(), PendingRead> {
         let Some(id) = self.find(waiting.key) else { return Err(waiting) };
-        if let Some(queued) = self.queue(id, waiting.tick, BlockReader::Own) {
+        if let Some(queued) = self.queue(id, waiting.tick) {
             queued.uses.push(waiting);
             return Ok(());
         }
@@ -417,81 +382,55 @@ impl Blocks {
         }
     }
 
-    /// Has the block of a sample read for another rank, which needs it at `due`. The receiver ends
-    /// when the block's reads have begun. `None` if the sample is in no block or was read already.
-    pub(crate) fn request(&mut self, key: SampleKey, due: Tick) -> Option<watch::Receiver<()>> {
-        let id = self.find(key)?;
-        if let Some(queued) = self.queue(id, due, BlockReader::Peers) {
-            return Some(queued.started.subscribe());
+    /// Queues a block, or moves it forward in the queue. `None` if its reads have begun.
+    fn queue(&mut self, id: BlockId, due: Tick) -> Option<&mut QueuedBlock> {
+        let state = match self.states.entry(id) {
+            Entry::Vacant(vacant) => {
+                self.queue.insert((due, id));
+                vacant.insert(BlockState::Queued(QueuedBlock { uses: Vec::new(), due }))
+            }
+            Entry::Occupied(occupied) => occupied.into_mut(),
+        };
+        let BlockState::Queued(queued) = state else { return None };
+        if due < queued.due {
+            self.queue.remove(&(queued.due, id));
+            self.queue.insert((due, id));
+            queued.due = due;
         }
-        match self.states.get(&id)? {
-            BlockState::Reading { started, .. } => Some(started.clone()),
+        Some(queued)
+    }
+
+    /// The next block to read, and the first use that needs it. The block stays in the queue.
+    pub(crate) fn next(&self) -> Option<(BlockId, &BlockExtent, Tick)> {
+        let &(due, id) = self.queue.first()?;
+        Some((id, self.extent(id)?, due))
+    }
+
+    /// Removes the next block from the queue. The block is done unless it is [begun](Self::begin).
+    pub(crate) fn take_next(&mut self) -> Option<QueuedBlock> {
+        let (_, id) = self.queue.pop_first()?;
+        match self.states.insert(id, BlockState::Done) {
+            Some(BlockState::Queued(queued)) => Some(queued),
             _ => None,
         }
     }
 
-    /// Queues a block, or moves it forward in the queue. `None` if its reads have begun.
-    fn queue(&mut self, id: BlockId, due: Tick, reader: BlockReader) -> Option<&mut QueuedBlock> {
-        let state = self.states.entry(id).or_insert_with(|| {
-            BlockState::Queued(QueuedBlock {
-                uses: Vec::new(),
-                started: watch::Sender::new(()),
-                due: [None; 2],
-            })
-        });
-        let BlockState::Queued(queued) = state else { return None };
-        let (queue, first) = (&mut self.queues[reader as usize], &mut queued.due[reader as usize]);
-        if first.is_none_or(|first| due < first) {
-            if let Some(later) = first.replace(due) {
-                queue.remove(&(later, id));
-            }
-            queue.insert((due, id));
-        }
-        Some(queued)
-    }
-
-    /// The next block to read for `reader`, and the first use that needs it. The block stays in the
-    /// queue.
-    pub(crate) fn next(&self, reader: BlockReader) -> Option<(BlockId, &BlockExtent, Tick)> {
-        let &(due, id) = self.queues[reader as usize].first()?;
-        Some((id, self.extent(id)?, due))
-    }
-
-    /// Removes the next block from the queues. The block is done unless it is [begun](Self::begin).
-    pub(crate) fn take_next(&mut self, reader: BlockReader) -> Option<QueuedBlock> {
-        let &(_, id) = self.queues[reader as usize].first()?;
-        let Some(BlockState::Queued(queued)) = self.states.insert(id, BlockState::Done) else { return None };
-        for (queue, due) in self.queues.iter_mut().zip(queued.due) {
-            if let Some(due) = due {
-                queue.remove(&(due, id));
-            }
-        }
-        Some(queued)
-    }
-
     /// Marks `samples` of a block as being read, under `charge`. Returns the uses whose samples are
-    /// not among them, and the sender to drop once the reads have begun.
+    /// not among them.
     pub(crate) fn begin(
         &mut self,
         id: BlockId,
         samples: &[SampleKey],
         queued: QueuedBlock,
         charge: Charge,
-    ) -> (Vec<PendingRead>, watch::Sender<()>) {
+    ) -> Vec<PendingRead> {
         let samples = samples.iter().map(|key| (*key, None)).collect();
-        let QueuedBlock { uses, started, .. } = queued;
-        let reading = BlockState::Reading { samples, started: started.subscribe(), _charge: charge };
-        self.states.insert(id, reading);
-        (uses.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect(), started)
+        self.states.insert(id, BlockState::Reading { samples, _charge: charge });
+        queued.uses.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
     }
 
     pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&BlockExtent> {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
-    }
-
-    /// Whether the reads of a block have ended.
-    pub(crate) fn is_done(&self, id: BlockId) -> bool {
-        matches!(self.states.get(&id), Some(BlockState::Done))
     }
 
     /// Ends the read of one sample and returns the use that waits for it. The last sample ends the
@@ -562,13 +501,12 @@ mod tests {
         for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }
-        let own = BlockReader::Own;
-        assert_eq!(blocks.next(own).map(|(id, _, due)| (id, due)), Some((id, Tick(1))));
-        let queued = blocks.take_next(own).unwrap();
+        assert_eq!(blocks.next().map(|(id, _, due)| (id, due)), Some((id, Tick(1))));
+        let queued = blocks.take_next().unwrap();
         assert_eq!(ticks(&queued.uses), [2, 1]);
         // Sample 2 is not read with its block.
-        let (given_back, _) = blocks.begin(id, &[key(0), key(1), key(3)], queued, budget.charge(400));
-        assert_eq!((ticks(&given_back), blocks.next(own).is_none()), (vec![2], true));
+        let given_back = blocks.begin(id, &[key(0), key(1), key(3)], queued, budget.charge(400));
+        assert_eq!((ticks(&given_back), blocks.next().is_none()), (vec![2], true));
         blocks.wait(waiting(3)).unwrap();
         assert!(blocks.wait(waiting(3)).is_err(), "one waits for it already");
         assert_eq!(blocks.sample_done(id, key(1)).unwrap().tick, Tick(1));
@@ -581,45 +519,31 @@ mod tests {
     }
 
     #[test]
-    // semantics: RANK-38
-    fn soonest_needed_block_is_next_for_each_reader() {
+    fn soonest_needed_block_is_next() {
         let budget = Budget::new(0);
         let mut blocks = blocks(4);
-        let next = |blocks: &Blocks| {
-            BlockReader::ALL.map(|reader| blocks.next(reader).map(|((_, at), _, due)| (at, due.0)))
+        let wait = |blocks: &mut Blocks, sample, due| {
+            blocks.wait(PendingRead::new(Tick(due), key(sample), 100, budget.charge(0))).is_ok()
         };
+        let next = |blocks: &Blocks| blocks.next().map(|((_, at), _, due)| (at, due.0));
+        assert_eq!(next(&blocks), None);
         for (sample, due) in [(0, 70), (4, 60), (9, 80)] {
-            assert!(blocks.request(key(sample), Tick(due)).is_some());
+            assert!(wait(&mut blocks, sample, due));
         }
-        assert_eq!(next(&blocks), [None, Some((1, 60))]);
-        assert!(blocks.request(key(11), Tick(50)).is_some());
-        assert_eq!(next(&blocks), [None, Some((2, 50))]);
-        // This rank needs a block later, and another one.
-        blocks.wait(PendingRead::new(Tick(90), key(10), 100, budget.charge(0))).unwrap();
-        blocks.wait(PendingRead::new(Tick(65), key(12), 100, budget.charge(0))).unwrap();
-        assert_eq!(next(&blocks), [Some((3, 65)), Some((2, 50))]);
-        let taken = blocks.take_next(BlockReader::Peers).unwrap();
-        assert_eq!((taken.due(), taken.uses.len()), (Tick(50), 1));
-        assert_eq!(next(&blocks), [Some((3, 65)), Some((1, 60))]);
-        assert!(blocks.take_next(BlockReader::Own).is_some());
-        assert_eq!(next(&blocks), [None, Some((1, 60))]);
-        assert!(blocks.request(key(8), Tick(1)).is_none(), "it was read");
-        assert!(blocks.request(key(16), Tick(1)).is_none(), "it is in no block");
-    }
-
-    #[test]
-    // semantics: RANK-38
-    fn requests_of_ranks_wait_until_reads_have_begun() {
-        let (id, budget, peers) = ((DatasetId(0), 0), Budget::new(1000), BlockReader::Peers);
-        let mut blocks = blocks(1);
-        let is_open = |started: &watch::Receiver<()>| started.has_changed().is_ok();
-        let first = blocks.request(key(0), Tick(1)).unwrap();
-        let queued = blocks.take_next(peers).unwrap();
-        let (_, started) = blocks.begin(id, &[key(0), key(1)], queued, budget.charge(400));
-        let second = blocks.request(key(1), Tick(0)).unwrap();
-        assert!(is_open(&first) && is_open(&second) && blocks.next(peers).is_none());
-        drop(started);
-        let third = blocks.request(key(1), Tick(0)).unwrap();
-        assert!(![first, second, third].iter().any(is_open));
+        assert_eq!(next(&blocks), Some((1, 60)));
+        // A later use moves no block back.
+        assert!(wait(&mut blocks, 5, 90));
+        assert_eq!(next(&blocks), Some((1, 60)));
+        assert!(wait(&mut blocks, 11, 50));
+        assert_eq!(next(&blocks), Some((2, 50)));
+        let taken = blocks.take_next().unwrap();
+        assert_eq!((taken.due, taken.uses.len()), (Tick(50), 2));
+        assert!(!wait(&mut blocks, 8, 1), "it was read");
+        assert!(!wait(&mut blocks, 16, 1), "it is in no block");
+        assert_eq!(next(&blocks), Some((1, 60)));
+        assert!(blocks.take_next().is_some());
+        assert_eq!(next(&blocks), Some((0, 70)));
+        assert!(blocks.take_next().is_some());
+        assert_eq!(next(&blocks), None);
     }
 }

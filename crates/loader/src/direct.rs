@@ -16,9 +16,9 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::dataset::Dataset;
 use crate::driver::{lifetime_in, log_store_error};
-use crate::read_results::catch_panic;
+use crate::locate::location_by_key;
+use crate::read_results::{catch_panic, read_alone};
 use crate::report::ReadSource;
-use crate::sample_server::fetch;
 
 /// Reads single samples. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -154,6 +154,16 @@ impl DirectReader {
             }
         }
     }
+}
+
+/// Reads a sample from a cache, and removes it there if the cache has lost it.
+async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> Result<Bytes, TierError> {
+    let (object, span) = location_by_key(bytes);
+    let received = read_alone(cache, ReadRequest::new(key, object, span, due)).await;
+    if received.as_ref().is_err_and(|error| error.kind().is_loss()) {
+        cache.remove(vec![key]).await;
+    }
+    received
 }
 
 /// Whether a sample needs no request.

@@ -11,7 +11,7 @@
 //!
 //! Dropping the task cancels the reads that have not started. Only stores that have begun complete.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, Sample, Tier, TierError};
 use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::active_reads::{ActiveReads, Executor};
@@ -33,13 +32,11 @@ use crate::core::{Core, CoreAction, CoreEvent};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::handover::Handover;
-use crate::hedges::{HedgeResult, Hedges};
+use crate::locality_deal::LocalityDeal;
 use crate::locate::catalog_error;
-use crate::peer_group::{LocalityDeal, PeerGroup};
 use crate::read_results::{PendingRead, ReadResult, panic_message};
 use crate::ready::ReadySamples;
 use crate::report::BatchCounts;
-use crate::wait_timer::WaitTimer;
 
 /// Results that are collected before the core proceeds.
 const RESULTS_PER_TURN: usize = 256;
@@ -58,7 +55,6 @@ pub(crate) struct Driver {
     pub(crate) plan: LocalPlan,
     pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
-    pub(crate) peer_group: Option<PeerGroup>,
     pub(crate) locality: Option<Arc<LocalityDeal>>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
@@ -76,12 +72,8 @@ pub(crate) struct Driver {
     /// Copies of disk reads on their way into caches.
     pub(crate) copies: PendingCopies,
     pub(crate) retry_single: Vec<PendingRead>,
-    /// The time that the trainer has waited, where other ranks may be the reason.
-    pub(crate) wait_timer: WaitTimer,
     /// The sample that ends the run, its epoch, and the error.
     pub(crate) failure: Option<(SampleKey, u64, TierError)>,
-    /// Reads of the origin for samples of slow owners.
-    pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
 }
 
@@ -89,18 +81,16 @@ pub(crate) struct Driver {
 pub(crate) struct Turn {
     actions: Vec<CoreAction>,
     pub(crate) origins: Vec<Vec<PendingRead>>,
-    /// Reads of one block each, with the sender to drop once they have begun.
-    pub(crate) blocks: Vec<(Vec<PendingRead>, watch::Sender<()>)>,
+    /// Reads of one block each.
+    pub(crate) blocks: Vec<Vec<PendingRead>>,
     caches: Vec<Vec<PendingRead>>,
-    /// By store. Most stores get no request in most turns.
-    peers: BTreeMap<usize, Vec<PendingRead>>,
 }
 
 impl Turn {
     fn new(origins: usize, caches: usize) -> Self {
         let none = |tiers| std::iter::repeat_with(Vec::new).take(tiers).collect();
         let (origins, caches) = (none(origins), none(caches));
-        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, peers: BTreeMap::new() }
+        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches }
     }
 }
 
@@ -155,12 +145,6 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
-                request = self.block_reads.requested() => self.block_reads.on_request(request),
-                hedged = self.hedges.next(), if !self.hedges.is_empty() => self.on_hedge(hedged, &mut events),
-                () = self.wait_timer.fired() => {
-                    let (waited, origin) = (self.wait_timer.waited(), self.hedges.origin_pace());
-                    events.push(CoreEvent::WaitedLong { waited, origin });
-                }
             }
         }
     }
@@ -173,16 +157,9 @@ impl Driver {
         }
         events.extend((0..trainer.batches_taken).map(|_| CoreEvent::Taken));
         events.extend(trainer.look_ahead.map(|bytes| CoreEvent::LookAhead { bytes }));
-        if trainer.batches_taken > 0 {
-            self.wait_timer.end();
-        }
         if trainer.waiting {
             events.push(CoreEvent::Waiting);
-            if self.peer_group.is_some() && self.hedges_owners() {
-                self.wait_timer.begin();
-            }
         }
-        self.block_reads.on_requests();
         // A tier without its own tasks may owe wake-ups for completed reads.
         let origins = self.datasets.iter().map(|dataset| &*dataset.origin);
         origins.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
@@ -193,19 +170,10 @@ impl Driver {
         }
     }
 
-    /// Whether samples of slow owners are read from the origin, too. Not where an origin waits for
-    /// silent servers itself: the owner may be waiting for one, and so would this rank.
-    fn hedges_owners(&self) -> bool {
-        self.datasets.iter().all(|dataset| dataset.origin.profile().patience.is_none())
-    }
-
     pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<CoreEvent>) {
         let ReadResult { tick, key, block, result, retry_charge } = answer;
         if let Some(block) = block {
             return self.on_block_result(block, (tick, key), result, events);
-        }
-        if self.ready.is_settled(tick) {
-            return; // a hedge has won
         }
         if let (Err(error), Some(charge)) = (&result, retry_charge) {
             tracing::debug!(%key, %error, "the checksum of a sample is wrong, reading it once more");
@@ -213,50 +181,15 @@ impl Driver {
         }
         match result {
             Ok(sample) => {
-                self.put_ready(tick, key, sample);
+                // The error of a cache that did not deliver it is of no use any more.
+                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+                    errors.remove(&key);
+                }
+                self.ready.put(tick, key.id, sample);
                 events.push(CoreEvent::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
         }
-    }
-
-    /// Keeps a sample that has arrived, and forgets the error of a cache or an owner that had it.
-    fn put_ready(&mut self, tick: Tick, key: SampleKey, sample: Sample) {
-        if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-            errors.remove(&key);
-        }
-        self.ready.put(tick, key.id, sample);
-    }
-
-    fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<CoreEvent>) {
-        let Some((tick, key, result)) = hedged else { return };
-        match result {
-            Ok(sample) => {
-                self.put_ready(tick, key, sample);
-                events.push(CoreEvent::HedgeArrived(tick));
-            }
-            Err(error) => {
-                tracing::debug!(%key, %error, "a hedge failed");
-                if self.note_catalog_error(key, &error) {
-                    return events.push(CoreEvent::HedgeUnlocated(tick));
-                }
-                if let Some(errors) = &mut self.errors {
-                    errors.insert(key, (tick, error));
-                }
-                events.push(CoreEvent::HedgeFailed(tick));
-            }
-        }
-    }
-
-    /// Whether the catalog caused a failed read of the origin. If so, its error replaces those of
-    /// caches and other ranks.
-    fn note_catalog_error(&mut self, key: SampleKey, error: &TierError) -> bool {
-        let Some(fault) = catalog_error(error) else { return false };
-        self.catalog_error.get_or_insert_with(|| fault.clone());
-        if let Some(errors) = &mut self.errors {
-            errors.remove(&key);
-        }
-        true
     }
 
     pub(crate) fn failed(
@@ -266,7 +199,12 @@ impl Driver {
         error: TierError,
         events: &mut Vec<CoreEvent>,
     ) {
-        if self.note_catalog_error(key, &error) {
+        if let Some(fault) = catalog_error(&error) {
+            self.catalog_error.get_or_insert_with(|| fault.clone());
+            // It replaces the error of a cache.
+            if let Some(errors) = &mut self.errors {
+                errors.remove(&key);
+            }
             return events.push(CoreEvent::Unlocated(tick));
         }
         let event = match error.kind() {
@@ -302,9 +240,6 @@ impl Driver {
         let mut actions = std::mem::take(&mut turn.actions);
         loop {
             for event in events.drain(..).chain([CoreEvent::Proceed]) {
-                if self.peer_group.is_some() {
-                    self.hedges.note(&event, &self.ready);
-                }
                 self.core.on(event, &mut actions);
             }
             for action in actions.drain(..) {
@@ -328,21 +263,15 @@ impl Driver {
                 shrink(pending);
             }
         }
-        for (pending, started) in turn.blocks.drain(..) {
+        for pending in turn.blocks.drain(..) {
             let Some(first) = pending.first() else { continue };
             let dataset = &self.datasets[first.key.dataset.0 as usize];
-            self.reads.begin_block(dataset, pending, started);
+            self.reads.begin_block(dataset, pending);
         }
         for (cache, pending) in self.caches.iter().zip(&mut turn.caches) {
             if !pending.is_empty() {
-                let cache: Arc<dyn Tier> = Arc::<dyn CacheTier>::clone(cache);
-                self.reads.begin_by_key(&cache, pending);
+                self.reads.begin_by_key(&**cache, pending);
                 shrink(pending);
-            }
-        }
-        while let Some((store, mut pending)) = turn.peers.pop_first() {
-            if let Some(tier) = self.peer_group.as_ref().and_then(|peers| peers.tier(store)) {
-                self.reads.begin_by_key(&tier, &mut pending);
             }
         }
     }
@@ -363,27 +292,12 @@ impl Driver {
                 let pending = PendingRead::new(tick, key, self.bytes(key), self.staging.charge(read_cost));
                 turn.caches[level].push(pending);
             }
-            CoreAction::RequestPeer { tick, key, store } => {
-                self.request_from_peer(tick, key, store, turn, events)
-            }
-            CoreAction::Hedge { tick, key } => self.hedge(tick, key),
-            CoreAction::CancelHedge { tick } => self.hedges.cancel(tick),
-            CoreAction::CancelPeerRequest { key, store } => {
-                if let Some(others) = &self.peer_group {
-                    others.cancel(store, key);
-                }
-            }
             // An empty range needs no request.
             CoreAction::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
                 self.ready.put(tick, key.id, Sample::uncharged(Bytes::new()));
                 events.push(CoreEvent::Arrived(tick));
             }
-            CoreAction::Read { tick, key } => {
-                if self.peer_group.is_some() {
-                    self.hedges.read_begins(tick);
-                }
-                self.read(tick, key, turn);
-            }
+            CoreAction::Read { tick, key } => self.read(tick, key, turn),
             CoreAction::Store { tick, key, level } => self.store(tick, key, level),
             CoreAction::Remove { key, level } => {
                 self.copies.cancel(key, level);
@@ -435,35 +349,9 @@ impl Driver {
         }
     }
 
-    /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
-    fn request_from_peer(
-        &mut self,
-        tick: Tick,
-        key: SampleKey,
-        store: usize,
-        turn: &mut Turn,
-        events: &mut Vec<CoreEvent>,
-    ) {
-        if self.peer_group.as_ref().is_none_or(|peers| peers.tier(store).is_none()) {
-            // The core has counted its bytes, and no charge gives them back.
-            self.handover.release(self.bytes(key));
-            return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
-        }
-        // A checksum mismatch of a peer's bytes leads to a read of the origin.
-        let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
-        turn.peers.entry(store).or_default().push(pending);
-    }
-
     /// The length of a sample.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
         self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id)
-    }
-
-    /// Reads a sample from the origin although its owner has a request for it.
-    fn hedge(&mut self, tick: Tick, key: SampleKey) {
-        let charge = self.staging.charge(self.bytes(key));
-        let (dataset, lifetime) = (self.datasets[key.dataset.0 as usize].clone(), self.lifetime(key));
-        self.hedges.begin(dataset, tick, (key, lifetime), charge);
     }
 
     fn is_packed(&self, key: SampleKey) -> bool {
@@ -490,10 +378,6 @@ impl Driver {
     }
 
     fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
-        // An owned sample was stored when it arrived.
-        if self.plan.owned(key).is_some() {
-            return;
-        }
         let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
         if self.waits_for_disk(key)
             && self.has_place_for_disk(sample.len() as u64, self.block_reads.stores.limit())

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
-use foreread_tier::{Budget, Buffers, CacheTier, PeerService, Tier};
+use foreread_tier::{Budget, Buffers, CacheTier};
 use foreread_types::Tick;
 use futures::Stream;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::unbounded_channel;
 use tracing::Instrument;
 
 use crate::active_reads::{AbortOnDrop, ActiveReads};
@@ -24,24 +23,17 @@ use crate::dataset::Dataset;
 use crate::driver::Driver;
 use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
-use crate::hedges::Hedges;
 use crate::history::History;
+use crate::locality_deal::LocalityDeal;
 use crate::look_ahead::LookAhead;
-use crate::peer_group::{LocalityDeal, PeerGroup};
 use crate::ready::ReadySamples;
 use crate::report::{ReadSource, RunReport};
 use crate::run_units::RunUnits;
-use crate::sample_server::SampleServer;
-use crate::single_flight::{SingleFlight, SingleFlightOrigin};
 use crate::unit_offers::OffersEnd;
-use crate::wait_timer::WaitTimer;
 
 /// The budget of blocks in flight is the look-ahead divided by this. Samples out of blocks on their
 /// way into caches have as much.
 const BLOCK_BUDGET_PART: u64 = 4;
-
-/// The budget of blocks that other ranks need is the budget for other ranks divided by this.
-const PEER_BLOCKS_PART: u64 = 2;
 
 /// The longest sleep of a blocking wait.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
@@ -55,7 +47,8 @@ pub struct LoaderParts {
     pub plan: LocalPlan,
     /// The datasets, numbered as in the schedule.
     pub datasets: Vec<Dataset>,
-    /// The caches, numbered as the plan's levels, with their names in the report.
+    /// The caches, numbered as the plan's levels, with their names in the report. None where ranks
+    /// share the stores of their nodes.
     pub caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     /// Memory for copies of samples.
     pub buffers: Arc<dyn Buffers>,
@@ -64,8 +57,6 @@ pub struct LoaderParts {
     pub look_ahead: u64,
     /// The handling of unreadable samples.
     pub on_error: OnError,
-    /// The other ranks, where ranks read from each other. The plan is then for all of them.
-    pub others: Option<PeerGroup>,
     /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
     pub locality: Option<Arc<LocalityDeal>>,
     /// Whether the caches may hold samples of an earlier run with another plan.
@@ -88,8 +79,6 @@ pub struct Loader {
     _driver: AbortOnDrop,
     /// Samples may wait for a busy disk as long as the loader lives.
     offers: OffersEnd,
-    /// Serves other ranks as long as the loader lives, beyond the last batch.
-    _serving: Option<Arc<SampleServer>>,
 }
 
 impl Loader {
@@ -98,9 +87,8 @@ impl Loader {
     /// The run and the plan must have been made from these datasets. Otherwise the run ends with
     /// [`LoadErrorKind::Stopped`].
     pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
-        let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, .. } =
+        let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, locality, warm } =
             parts;
-        let (locality, warm) = (parts.locality, parts.warm);
         // Samples on their way into caches count with their tables, often more than their bytes.
         let stores = look_ahead / BLOCK_BUDGET_PART;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
@@ -121,29 +109,17 @@ impl Loader {
         }
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
-        // Other ranks may request blocks.
-        let (requests, requested) = match others.as_ref().filter(|_| !blocks.is_empty()) {
-            Some(others) => (Some(unbounded_channel()), others.budget / PEER_BLOCKS_PART),
-            None => (None, 0),
-        };
-        let (requests, received) = requests.unzip();
         let block_budget = |limit| budget(limit, |handover, _| handover.wake_driver());
         let block_reads = BlockReads {
             blocks,
-            own: block_budget(look_ahead / BLOCK_BUDGET_PART),
-            peers: block_budget(requested),
+            budget: block_budget(look_ahead / BLOCK_BUDGET_PART),
             stores: block_budget(stores),
-            requests: received,
         };
         let levels =
             caches.iter().map(|(source, cache)| CacheLevel { source: *source, read: cache.read_memory() });
         let levels = levels.collect();
         let caches: Vec<Arc<dyn CacheTier>> = caches.into_iter().map(|(_, cache)| cache).collect();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
-        let serving = others.as_ref().map(|others| {
-            let flights = SingleFlight::new(plan.clone(), datasets.clone(), caches.clone(), requests);
-            serve(others, Arc::new(flights), &mut datasets, others.budget - requested, runtime)
-        });
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let copies = PendingCopies::new(buffers);
         let offers = copies.offers_end();
@@ -153,7 +129,6 @@ impl Loader {
             plan: plan.clone(),
             datasets: datasets.into(),
             caches,
-            peer_group: others,
             locality,
             staging: staging.clone(),
             handover: Arc::clone(&handover),
@@ -166,14 +141,12 @@ impl Loader {
             block_reads,
             copies,
             retry_single: Vec::new(),
-            wait_timer: WaitTimer::default(),
             failure: None,
-            hedges: Hedges::new(),
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
         let driver = AbortOnDrop(runtime.spawn(driver.run().instrument(span)).abort_handle());
-        Self { run, plan, handover, staging, _driver: driver, offers, _serving: serving }
+        Self { run, plan, handover, staging, _driver: driver, offers }
     }
 
     /// An iterator over the batches in order. It blocks the thread, so it must not be used in async
@@ -258,24 +231,6 @@ impl Loader {
     pub fn staged_bytes(&self) -> u64 {
         self.staging.used()
     }
-}
-
-/// Starts to serve other ranks with `budget` bytes, and has owned samples read in single flight.
-fn serve(
-    others: &PeerGroup,
-    flights: Arc<SingleFlight>,
-    datasets: &mut [Dataset],
-    budget: u64,
-    runtime: &Handle,
-) -> Arc<SampleServer> {
-    for dataset in datasets {
-        let (flights, origin) = (Arc::clone(&flights), Arc::clone(&dataset.origin));
-        dataset.origin = Arc::new(SingleFlightOrigin { flights, origin }) as Arc<dyn Tier>;
-    }
-    let serving = Arc::new(SampleServer::new(flights, runtime.clone(), budget));
-    let source: Arc<dyn PeerService> = serving.clone();
-    others.peers.serve(Arc::downgrade(&source));
-    serving
 }
 
 impl Stream for Loader {

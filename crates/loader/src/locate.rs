@@ -33,7 +33,7 @@ const MIN_RETRY_WAIT: Duration = Duration::from_millis(1);
 /// Where a sample lies in the origin.
 pub(crate) type Location = (Object, Span);
 
-/// The location for a tier that knows samples by their keys: a cache, or another rank. It needs no
+/// The location for a tier that knows samples by their keys: a cache. It needs no
 /// look-up.
 pub(crate) fn location_by_key(bytes: u64) -> Location {
     (Object { path: Arc::default(), size: bytes, version: None }, Span::Whole)

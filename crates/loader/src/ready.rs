@@ -31,12 +31,6 @@ impl ReadySamples {
         self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
     }
 
-    /// Whether the use has its sample or was handed out. Then the second result of a request and
-    /// its hedge is not needed.
-    pub(crate) fn is_settled(&self, tick: Tick) -> bool {
-        tick.0 < self.base || self.get(tick).is_some()
-    }
-
     /// Removes the first `ticks` uses. Uses without a sample are left out.
     pub(crate) fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
         self.base += ticks;

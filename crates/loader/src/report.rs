@@ -13,7 +13,7 @@ pub enum ReadSource {
     Memory,
     /// The disk tier.
     Disk,
-    /// Another rank.
+    /// Another rank. No engine of this version reads from there.
     Peer,
 }
 
@@ -85,8 +85,6 @@ pub struct BatchCounts {
     pub skipped: u64,
     /// Uses that got a neighbouring sample.
     pub substituted: u64,
-    /// Uses that were hedged by a read of the origin, because their owners were slow.
-    pub hedged: u64,
 }
 
 /// One pass (a phase of an epoch), as far as the trainer has taken it, or the sum of
@@ -136,8 +134,7 @@ pub struct RunReport {
     pub skipped: u64,
     /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
-    /// Uses that were hedged by a read of the origin, because the owners of their samples were
-    /// slow.
+    /// Uses that the engine hedged by a second read. No engine of this version does.
     pub hedged: u64,
 }
 

@@ -33,9 +33,9 @@ impl RunUnits {
         Self { run: run.separate(), plan, catalogs }
     }
 
-    /// Whether a cache of this rank or of another one has the sample after its first use.
+    /// Whether a cache has the sample after its first use.
     fn is_cached(&self, key: SampleKey) -> bool {
-        self.plan.level(key).is_some() || self.plan.elsewhere(key).is_some()
+        self.plan.level(key).is_some()
     }
 }
 

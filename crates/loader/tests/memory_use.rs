@@ -121,7 +121,6 @@ impl World {
             buffers: Arc::new(self.buffers.clone()),
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,
-            others: None,
             locality: None,
             warm: false,
         };

@@ -48,7 +48,7 @@ pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use layout::{LayoutsFuture, ObjectLayout, StorageServer, UnknownServer};
 pub use path::{ListRange, check_path};
-pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
+pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService};
 pub use private_directory::{ReplaceableThrough, is_private_directory, replaceable_through};
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, StoredPart, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};

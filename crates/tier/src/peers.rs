@@ -1,31 +1,31 @@
-//! Reads between ranks: requests, replies, and the service of an owner.
+//! Reads between the stores of nodes: requests, replies, and the service of an owner.
 //!
-//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are
-//! layers there as everywhere. The engine answers, through [`PeerService`]: it alone knows which
-//! samples it holds, reads, or has to read for others. A reply that needs the origin first is
-//! announced at once ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look
-//! alike. Only a dead one is a reason to read the sample from the origin. The price is a few bytes
-//! on the wire for each sample that is not ready.
+//! Each node has one store. A store that needs a sample of another owner requests it there, with a
+//! client that is a [`Tier`](crate::Tier). So limits and retries are layers there as everywhere.
+//! The owner answers, through [`PeerService`]: it alone knows which samples it holds, reads, or has
+//! to read for others. A reply that needs the origin first is announced at once
+//! ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look alike. Only a dead
+//! one is a reason to read the sample from the origin. The price is a few bytes on the wire for
+//! each sample that is not ready.
 //!
-//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a
+//! Only the requesting store knows how long a sample is worth waiting for. A sample needed in a
 //! minute may take its time on a slow link, and the same link must not delay a trainer. So the
-//! engine reads late samples from the origin as well, and cancels the request that lost
-//! ([`Peers::cancel`]).
+//! store drops the read of a late sample, and reads the sample from the origin. A dropped read is
+//! cancelled at the owner.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_types::{Rank, SampleKey, StoreId, Tick};
+use foreread_types::{Rank, SampleKey, Tick};
 use futures::stream::BoxStream;
 
-use crate::{Sample, Tier, TierError};
+use crate::{Sample, TierError};
 
 /// How often an owner repeats that it still reads a sample, where it does.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A request of another rank for a sample.
+/// A request of another store for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRequest {
     /// Unique within the batch. The reply carries it back.
@@ -77,31 +77,9 @@ impl PeerReply {
 /// Dropping the stream cancels the reads that no other caller waits for.
 pub type PeerReplies = BoxStream<'static, PeerReply>;
 
-/// The service of a rank for other ranks.
+/// The service of a store for other stores, which are named by the ranks that host them.
 pub trait PeerService: Debug + Send + Sync + 'static {
-    /// Starts to answer a batch and returns at once. A sample that this rank does not own is
+    /// Starts to answer a batch and returns at once. A sample that this store does not own is
     /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
     fn serve(&self, from: Rank, requested: Vec<PeerRequest>) -> PeerReplies;
-}
-
-/// The other ranks of a run, as seen by one rank.
-pub trait Peers: Debug + Send + Sync + 'static {
-    /// This rank.
-    fn rank(&self) -> Rank;
-
-    /// The number of ranks.
-    fn world_size(&self) -> u32;
-
-    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store
-    /// and for a store without ranks. Requests need the key and the object's length only.
-    fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
-
-    /// Cancels a request for a sample of `store`. If it is still open, it fails with
-    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns
-    /// at once.
-    fn cancel(&self, store: StoreId, key: SampleKey);
-
-    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped,
-    /// the answer is [`ErrorKind::Absent`](crate::ErrorKind::Absent).
-    fn serve(&self, source: Weak<dyn PeerService>);
 }

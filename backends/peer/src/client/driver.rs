@@ -33,8 +33,6 @@ pub(crate) enum ClientCommand {
     Request(u64, RequestBatch),
     /// Reads were dropped.
     Sweep,
-    /// The sample is no longer wanted.
-    Forget(SampleKey),
 }
 
 impl ClientCommand {
@@ -181,7 +179,6 @@ impl<'a> ClientTask<'a> {
                 self.cancel_dropped(request)
             }
             ClientCommand::Sweep => self.sweep(),
-            ClientCommand::Forget(key) => self.on(ClientEvent::Forget { key }),
         }
     }
 

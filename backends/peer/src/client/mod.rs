@@ -11,7 +11,6 @@
 //! | no byte arrives while a request is open | [`HEARTBEAT_TIMEOUT`], [`CONFIRM_DELAY`] | the connection |
 //! | bytes arrive, and a sample is not acknowledged | [`ACK_TIMEOUT`] | that sample |
 //! | an acknowledged sample does not arrive | [`RESPONSE_TIMEOUT`] after its request, or after the last time that its owner announced that it still reads it | that sample |
-//! | the engine got the sample from the origin (hedge) | at once | that sample |
 //!
 //! When a connection that has delivered bytes falls silent, all open requests are sent again on a
 //! second connection ([`ClientMachine::resume`]). It is opened after a jitter of at most
@@ -20,8 +19,8 @@
 //! A dead rank is therefore detected after [`HEARTBEAT_TIMEOUT`] + [`CONFIRM_DELAY`] +
 //! [`RECONNECT_JITTER`], the time to connect
 //! ([`CONNECT_TIMEOUT`](crate::peer_client::CONNECT_TIMEOUT)), and [`HEARTBEAT_TIMEOUT`] +
-//! [`CONFIRM_DELAY`] again: 2.5 s. A trainer does not wait for that: its engine reads the samples
-//! from the origin.
+//! [`CONFIRM_DELAY`] again: 2.5 s. A trainer does not wait for that: its store drops late reads,
+//! and reads the samples from the origin.
 //!
 //! The server sends a heartbeat every 100 ms. A client process that was itself stopped finds the
 //! bytes of the meantime when it resumes. This is why silence is checked twice. While a long sample
@@ -78,11 +77,6 @@ pub enum ClientEvent {
         request: u64,
         /// Their positions in it.
         tags: Vec<u32>,
-    },
-    /// A sample is no longer wanted, in any request.
-    Forget {
-        /// Its key.
-        key: SampleKey,
     },
     /// Bytes arrived.
     BytesArrived,
@@ -234,7 +228,6 @@ impl ClientMachine {
                 self.send_request(request, sample_requests, now, actions)
             }
             ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
-            ClientEvent::Forget { key } => self.forget(key, actions),
             ClientEvent::BytesArrived => (self.last_byte, self.silent_until) = (now, None),
             ClientEvent::Sample { header, result } => {
                 self.answer(header.request, header.tag, result, actions)
@@ -318,17 +311,6 @@ impl ClientMachine {
     /// Sends a cancellation.
     fn cancel(&self, request: u64, tags: &[u32], actions: &mut Actions) {
         self.send(FrameKind::Cancel, request, encode_tags(tags), actions);
-    }
-
-    fn forget(&mut self, key: SampleKey, actions: &mut Actions) {
-        let of_request = |(&number, request): (&u64, &PendingRequest)| {
-            let tag = request.open().find(|(_, pending)| pending.sample.key == key).map(|(tag, _)| tag)?;
-            Some((number, tag))
-        };
-        let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
-        for (request, tag) in found {
-            self.time_out(request, &[tag], "the origin delivered it first", actions);
-        }
     }
 
     /// The payload that follows a header.
@@ -604,12 +586,16 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_sample_fails_and_is_cancelled() {
+    fn dropped_samples_are_cancelled() {
         let mut machine = requesting(3);
         let mut actions = Vec::new();
-        machine.on(ClientEvent::Forget { key: key(2) }, MS, &mut actions).unwrap();
-        machine.on(ClientEvent::Forget { key: key(9) }, MS, &mut actions).unwrap();
-        assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
-        assert_eq!((machine.open(), machine.take_timed_out(), machine.take_timed_out()), (2, 1, 0));
+        let mut cancel = |tags: &[u32]| {
+            let event = ClientEvent::Cancel { request: 1, tags: tags.to_vec() };
+            machine.on(event, MS, &mut actions).unwrap();
+            machine.open()
+        };
+        assert_eq!([cancel(&[2]), cancel(&[2, 9]), cancel(&[0, 1])], [2, 2, 0]);
+        assert_eq!(shown(&actions), ["Cancel [2]", "Cancel []"], "an empty list is all that is left");
+        assert_eq!(machine.take_timed_out(), 0);
     }
 }

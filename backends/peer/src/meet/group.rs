@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{OpenContext, PeerService, Peers, Tier};
-use foreread_types::{Rank, SampleKey, StoreId};
+use foreread_tier::{OpenContext, PeerService};
+use foreread_types::Rank;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -80,8 +80,6 @@ pub struct RunGroup {
     endpoint: Arc<LocalEndpoint>,
     running: RunLink,
     roster: Arc<Roster>,
-    /// The store of each rank.
-    stores: Vec<StoreId>,
     requester: PeerClientFactory,
     /// Serves samples until all ranks are done.
     server: Mutex<Option<PeerServer>>,
@@ -92,11 +90,20 @@ impl RunGroup {
         endpoint: Arc<LocalEndpoint>,
         running: RunLink,
         roster: Arc<Roster>,
-        stores: Vec<StoreId>,
         requester: PeerClientFactory,
         server: PeerServer,
     ) -> Self {
-        Self { endpoint, running, roster, stores, requester, server: Mutex::new(Some(server)) }
+        Self { endpoint, running, roster, requester, server: Mutex::new(Some(server)) }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.endpoint.launched.rank
+    }
+
+    /// The number of ranks.
+    pub fn world_size(&self) -> u32 {
+        self.endpoint.launched.world_size
     }
 
     /// The run's id, equal on all ranks.
@@ -266,21 +273,17 @@ impl RunGroup {
         &self.requester.counters
     }
 
+    /// Starts to answer requests for samples, which wait until then. Once `source` is dropped, the
+    /// answer is [`ErrorKind::Absent`](foreread_tier::ErrorKind::Absent).
+    pub fn serve(&self, source: Weak<dyn PeerService>) {
+        if let Some(server) = &*lock(&self.server) {
+            server.serve(source);
+        }
+    }
+
     /// The client of another rank's samples.
     pub fn client(&self, rank: Rank) -> Arc<PeerClient> {
         self.roster.remote(rank, &self.requester)
-    }
-
-    /// The client of the other rank that has this store, or that this rank reads it through.
-    fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
-        let is_own = self.stores.get(self.rank().0 as usize) == Some(&store);
-        let rank = rank_for(&self.stores, store, self.rank()).filter(|_| !is_own)?;
-        Some(self.roster.remote(rank, &self.requester))
-    }
-
-    /// The ranks of other stores that read this rank's store through this rank.
-    pub fn served(&self) -> Vec<Rank> {
-        served(&self.stores, self.rank())
     }
 }
 
@@ -288,55 +291,6 @@ impl Drop for RunGroup {
     fn drop(&mut self) {
         self.endpoint.withdraw();
     }
-}
-
-impl Peers for RunGroup {
-    fn rank(&self) -> Rank {
-        self.endpoint.launched.rank
-    }
-
-    fn world_size(&self) -> u32 {
-        self.endpoint.launched.world_size
-    }
-
-    fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
-        Some(self.remote(store)?)
-    }
-
-    fn cancel(&self, store: StoreId, key: SampleKey) {
-        if let Some(remote) = self.remote(store) {
-            remote.cancel(key);
-        }
-    }
-
-    fn serve(&self, source: Weak<dyn PeerService>) {
-        if let Some(server) = &*lock(&self.server) {
-            server.serve(source);
-        }
-    }
-}
-
-/// The rank through which `reader` reads a store. Each rank of a store serves an equal part of the
-/// other ranks. So two nodes have as many connections as ranks, and not the product.
-fn rank_for(stores: &[StoreId], store: StoreId, reader: Rank) -> Option<Rank> {
-    let serving = || ranks_of(stores, store);
-    serving().nth((reader.0 as usize).checked_rem(serving().count())?)
-}
-
-/// The ranks that have a store.
-fn ranks_of(stores: &[StoreId], store: StoreId) -> impl Iterator<Item = Rank> {
-    (0..).map(Rank).zip(stores).filter(move |(_, of_rank)| **of_rank == store).map(|(rank, _)| rank)
-}
-
-/// The ranks that read the store of `rank` through it.
-fn served(stores: &[StoreId], rank: Rank) -> Vec<Rank> {
-    let Some(&own) = stores.get(rank.0 as usize) else { return Vec::new() };
-    // As `rank_for`, which would look through all ranks for each of them.
-    let (serving, before) =
-        (ranks_of(stores, own).count(), ranks_of(stores, own).take_while(|it| *it < rank));
-    let number = before.count();
-    let others = (0..).map(Rank).zip(stores).filter(|(_, store)| **store != own).map(|(reader, _)| reader);
-    others.filter(|reader| reader.0 as usize % serving == number).collect()
 }
 
 /// Waits for an arrival, or until disconnected ranks are checked again.
@@ -360,29 +314,5 @@ async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<Roster>) {
         if published.changed().await.is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_store_is_read_through_exactly_one_of_its_ranks() {
-        for ranks_per_node in [vec![1; 5], vec![2, 2], vec![4, 1, 3], vec![3]] {
-            let stores = (0..).zip(&ranks_per_node).flat_map(|(store, &ranks)| vec![StoreId(store); ranks]);
-            let stores: Vec<StoreId> = stores.collect();
-            for (reader, own) in (0..).map(Rank).zip(&stores) {
-                for store in (0..ranks_per_node.len() as u32).map(StoreId).filter(|store| store != own) {
-                    let serving = (0..).map(Rank).zip(&stores).filter(|(rank, of_rank)| {
-                        **of_rank == store && served(&stores, *rank).contains(&reader)
-                    });
-                    let serving: Vec<Rank> = serving.map(|(rank, _)| rank).collect();
-                    assert_eq!(serving, [rank_for(&stores, store, reader).unwrap()]);
-                }
-                assert!(!served(&stores, reader).contains(&reader));
-            }
-        }
-        assert_eq!(served(&[StoreId(0), StoreId(0), StoreId(2), StoreId(2)], Rank(1)), [Rank(3)]);
     }
 }

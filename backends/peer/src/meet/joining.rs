@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::OpenContext;
-use foreread_types::{Fingerprint, Rank, StoreId};
+use foreread_types::{Fingerprint, Rank};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -443,8 +443,8 @@ impl RendezvousSteps {
 
     /// Starts the run, once all ranks are ready and have the same `words` (the inputs of the plan,
     /// its fingerprint). The run's id is bound to `bound`, which names the datasets and the plan:
-    /// ranks exchange samples only if it is equal. `stores` is the store of each rank. Peer clients
-    /// use the memory and the runtime of `context`.
+    /// ranks exchange samples only if it is equal. Peer clients use the memory and the runtime of
+    /// `context`.
     ///
     /// # Errors
     ///
@@ -453,7 +453,6 @@ impl RendezvousSteps {
         mut self,
         words: ComparedSettings,
         bound: &[Fingerprint],
-        stores: &[StoreId],
         context: &OpenContext,
     ) -> Result<RunGroup, MeetError> {
         let nonce = match &self.role {
@@ -485,7 +484,7 @@ impl RendezvousSteps {
         let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
         let requester =
             PeerClientFactory::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), requester, server))
+        Ok(RunGroup::new(endpoint, running, roster, requester, server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.

@@ -1,4 +1,4 @@
-//! Samples that were passed to the engine, until all are complete.
+//! Samples that were passed to the store, until all are complete.
 
 use foreread_types::SampleKey;
 
@@ -14,9 +14,9 @@ pub(super) struct ChunkSample {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyState {
-    /// The engine has not replied.
+    /// The store has not replied.
     None,
-    /// The engine reads it from the origin.
+    /// The store reads it from the origin.
     Reading,
     /// Complete, or no longer wanted.
     Done,
@@ -29,15 +29,15 @@ impl ChunkSample {
 }
 
 /// Samples of one request that were started together. The position in `samples` is the tag of the
-/// engine's replies.
+/// store's replies.
 #[derive(Debug)]
-pub(super) struct EngineChunk {
+pub(super) struct StoreChunk {
     pub(super) request: u64,
     samples: Vec<ChunkSample>,
     left: usize,
 }
 
-impl EngineChunk {
+impl StoreChunk {
     pub(super) fn new(request: u64, samples: Vec<ChunkSample>) -> Self {
         Self { request, left: samples.len(), samples }
     }

@@ -1,6 +1,6 @@
 //! The task that drives [`ServerMachine`](super::ServerMachine) over one connection.
 //!
-//! It reads requests, starts them at the engine, and writes the responses. None of these waits for
+//! It reads requests, starts them at the store, and writes the responses. None of these waits for
 //! the others.
 
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use futures::{Stream as _, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{EngineReply, SampleCheck, ServerAction, ServerMachine};
+use super::{SampleCheck, ServerAction, ServerMachine, StoreReply};
 use crate::channel::AuthenticatedStream;
 use crate::frame::FrameHeader;
 use crate::input::FrameInput;
@@ -26,14 +26,14 @@ use crate::server::ServerShared;
 use crate::timer::PollTimer;
 use crate::{BoxedStream, RunId, WireError};
 
-/// The engine's replies to a chunk. Ends after one response per sample, or when the engine ends.
+/// The store's replies to a chunk. Ends after one response per sample, or when the store ends.
 struct ChunkReplies {
     chunk: u64,
     left: usize,
     answers: BoxStream<'static, PeerReply>,
 }
 
-/// A reply of the engine to a chunk.
+/// A reply of the store to a chunk.
 struct ChunkReply {
     chunk: u64,
     /// `None` at the end.
@@ -145,7 +145,7 @@ impl PeerConnection {
                 ServerAction::Start { chunk, peer_requests } => {
                     let left = peer_requests.len();
                     let answers = self.shared.source().map(|source| source.serve(self.from, peer_requests));
-                    // If the engine is gone, no sample is cached here.
+                    // If the store is gone, no sample is cached here.
                     let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
                     self.started.push(ChunkReplies { chunk, left, answers });
                     starts = true;
@@ -159,7 +159,7 @@ impl PeerConnection {
         starts
     }
 
-    /// Passes the engine's replies on. `false` if there is none, or no room for it.
+    /// Passes the store's replies on. `false` if there is none, or no room for it.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.poll_room(cx);
         while self.machine.has_room() {
@@ -196,16 +196,16 @@ impl PeerConnection {
     }
 
     /// A reply to a sample that is still wanted, with its checksum or tag.
-    fn checked(&self, chunk: u64, served: PeerReply) -> Option<(u32, EngineReply)> {
+    fn checked(&self, chunk: u64, served: PeerReply) -> Option<(u32, StoreReply)> {
         Some(match served {
-            PeerReply::Reading { tag } => (tag, EngineReply::Reading),
+            PeerReply::Reading { tag } => (tag, StoreReply::Reading),
             PeerReply::Done { tag, result } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, EngineReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
+                (tag, StoreReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
             PeerReply::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, EngineReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
+                (tag, StoreReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }
         })
     }

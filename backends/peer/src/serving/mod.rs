@@ -1,12 +1,12 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
 //! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the
-//! engine. There is no clock, I/O, channel or hash order, so a simulation can play any
-//! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the engine's
+//! store. There is no clock, I/O, channel or hash order, so a simulation can play any
+//! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the store's
 //! replies. A connection's memory is bounded:
 //!
-//! * Samples requested from the engine and responses that wait to be written have together at most
-//!   [`Settings::share`] bytes, or are one sample. Once the engine reports that it reads a sample
+//! * Samples requested from the store and responses that wait to be written have together at most
+//!   [`Settings::share`] bytes, or are one sample. Once the store reports that it reads a sample
 //!   from the origin, the sample no longer counts. Slow origin reads therefore do not hold up
 //!   cached samples.
 //! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
@@ -18,7 +18,7 @@
 //!
 //! The client must be able to detect that this end is alive. While a request is open, a frame is
 //! sent at least every [`HEARTBEAT_INTERVAL`]. Samples that wait here, in the queue or for the
-//! network, are acknowledged after [`ACK_AFTER`]. Samples that the engine reads from the origin are
+//! network, are acknowledged after [`ACK_AFTER`]. Samples that the store reads from the origin are
 //! acknowledged at once. Acknowledgements are sent before waiting responses. No new one is queued
 //! while an earlier one waits, so a client that does not read makes no queue grow. A cancelled
 //! response is not sent, unless its first bytes have left.
@@ -35,7 +35,7 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, PeerRequest, TierError};
 use foreread_types::SampleKey;
 
-use self::chunk::{ChunkSample, EngineChunk};
+use self::chunk::{ChunkSample, StoreChunk};
 pub(crate) use self::driver::PeerConnection;
 use self::requests::{OpenRequest, QueuedSample};
 use crate::frame::{
@@ -61,21 +61,21 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Open samples per connection.
 pub const MAX_OPEN_SAMPLES: usize = 64 << 10;
 
-/// The most bytes, and samples, that are passed to the engine in one call.
+/// The most bytes, and samples, that are passed to the store in one call.
 const MAX_CHUNK: (u64, usize) = (1 << 20, 64);
 
 /// The checksum of a sample, and its tag on authenticated connections.
 pub(crate) type SampleCheck = (u32, Option<PayloadTag>);
 
-/// The engine's reply to a sample.
-pub(crate) enum EngineReply {
+/// The store's reply to a sample.
+pub(crate) enum StoreReply {
     /// It is being read from the origin.
     Reading,
     /// The result.
     Done(Result<(Bytes, SampleCheck), TierError>),
 }
 
-/// An action for the engine.
+/// An action for the store.
 #[derive(Debug)]
 pub(crate) enum ServerAction {
     /// Read these samples. Their tags count from 0.
@@ -128,12 +128,12 @@ pub(crate) struct ServerMachine<R> {
     /// Open samples in `requests`.
     open: usize,
     queue: BinaryHeap<Reverse<QueuedSample>>,
-    started: BTreeMap<u64, EngineChunk>,
+    started: BTreeMap<u64, StoreChunk>,
     /// The number of the next chunk.
     chunks: u64,
-    /// Bytes that were started and not acknowledged by the engine.
+    /// Bytes that were started and not acknowledged by the store.
     unacked: u64,
-    /// Samples that the engine reads from the origin, to be acknowledged.
+    /// Samples that the store reads from the origin, to be acknowledged.
     origin_reads: Vec<(u64, u32)>,
     /// A response that waits for the budget.
     blocked_response: Option<(FrameHeader, Bytes, Option<PayloadTag>)>,
@@ -266,7 +266,7 @@ impl<R> ServerMachine<R> {
         });
     }
 
-    /// Starts the most urgent samples at the engine, as many as the share allows.
+    /// Starts the most urgent samples at the store, as many as the share allows.
     pub(crate) fn start(&mut self, actions: &mut Actions) {
         while let Some(action) = self.start_one() {
             actions.push(action);
@@ -302,11 +302,11 @@ impl<R> ServerMachine<R> {
         self.unacked = self.unacked.saturating_add(bytes);
         let chunk = self.chunks;
         self.chunks += 1;
-        self.started.insert(chunk, EngineChunk::new(request, samples));
+        self.started.insert(chunk, StoreChunk::new(request, samples));
         Some(ServerAction::Start { chunk, peer_requests })
     }
 
-    /// Whether replies of the engine are taken.
+    /// Whether replies of the store are taken.
     pub(crate) fn has_room(&self) -> bool {
         self.blocked_response.is_none() && (self.output.waiting() as u64) < self.share
     }
@@ -316,11 +316,11 @@ impl<R> ServerMachine<R> {
         self.started.get(&chunk)?.wanted(position)
     }
 
-    /// Handles the engine's reply to a sample. Returns whether the chunk is complete.
-    pub(crate) fn on_reply(&mut self, chunk: u64, position: u32, reply: EngineReply, now: Duration) -> bool {
+    /// Handles the store's reply to a sample. Returns whether the chunk is complete.
+    pub(crate) fn on_reply(&mut self, chunk: u64, position: u32, reply: StoreReply, now: Duration) -> bool {
         let Some(of) = self.started.get_mut(&chunk) else { return true };
         let request = of.request;
-        let change = of.record(position, matches!(reply, EngineReply::Reading));
+        let change = of.record(position, matches!(reply, StoreReply::Reading));
         let ended = of.is_done();
         if ended {
             self.started.remove(&chunk);
@@ -328,7 +328,7 @@ impl<R> ServerMachine<R> {
         let Some((tag, key, freed)) = change else { return ended };
         self.unacked -= freed;
         let Some(known) = self.requests.get_mut(&request) else { return ended };
-        let EngineReply::Done(result) = reply else {
+        let StoreReply::Done(result) = reply else {
             self.origin_reads.push((request, tag));
             return ended;
         };
@@ -342,13 +342,13 @@ impl<R> ServerMachine<R> {
         ended
     }
 
-    /// The engine sends no more replies to a chunk. The other samples of it are not cached here.
+    /// The store sends no more replies to a chunk. The other samples of it are not cached here.
     pub(crate) fn on_chunk_end(&mut self, chunk: u64, now: Duration) {
-        while let Some(position) = self.started.get(&chunk).and_then(EngineChunk::first_open) {
+        while let Some(position) = self.started.get(&chunk).and_then(StoreChunk::first_open) {
             self.on_reply(
                 chunk,
                 position,
-                EngineReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))),
+                StoreReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))),
                 now,
             );
         }
@@ -406,7 +406,7 @@ impl<R> ServerMachine<R> {
         self.output.held().take(2).any(|held| matches!(held, QueuedFrame::Acknowledgement))
     }
 
-    /// Acknowledges samples that the engine reads from the origin, if they are still open.
+    /// Acknowledges samples that the store reads from the origin, if they are still open.
     pub(crate) fn acknowledge_origin_reads(&mut self) {
         if self.origin_reads.is_empty() {
             return;
@@ -544,7 +544,7 @@ mod tests {
         machine
     }
 
-    /// The samples that are passed to the engine, by chunk.
+    /// The samples that are passed to the store, by chunk.
     fn started(machine: &mut ServerMachine<()>) -> Vec<(u64, Vec<u64>)> {
         let mut actions = Vec::new();
         machine.start(&mut actions);
@@ -557,17 +557,17 @@ mod tests {
         started.collect()
     }
 
-    fn bytes() -> EngineReply {
-        EngineReply::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
+    fn bytes() -> StoreReply {
+        StoreReply::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
     }
 
     #[test]
-    fn engine_gets_the_most_urgent_within_the_share() {
+    fn store_gets_the_most_urgent_within_the_share() {
         let mut machine = serving(5);
         assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
         assert_eq!(started(&mut machine), []);
         // A sample that is being read frees its part of the share. A completed one waits in it.
-        assert!(!machine.on_reply(0, 0, EngineReply::Reading, MS));
+        assert!(!machine.on_reply(0, 0, StoreReply::Reading, MS));
         assert_eq!(started(&mut machine), [(1, vec![2])]);
         assert!(!machine.on_reply(0, 1, bytes(), MS));
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_without_an_engine_reply_are_absent() {
+    fn samples_without_a_store_reply_are_absent() {
         let mut machine = serving(2);
         started(&mut machine);
         machine.on_chunk_end(0, MS);

@@ -1,5 +1,4 @@
-//! Bursts of requests to a rank: when they are sent, and what happens to those that are dropped or
-//! cancelled.
+//! Bursts of requests to a rank: when they are sent, and what happens to those that are dropped.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,12 +9,12 @@ use std::time::Duration;
 
 use foreread_peer::{Address, Settings};
 use foreread_peer_testing::SimulatedNetwork;
-use foreread_tier::{ErrorKind, Tier};
+use foreread_tier::Tier;
 use foreread_tier_testing::KnownSample;
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use crate::support::{AnswerRule, Node, SampleStore, read_all, samples};
+use crate::support::{AnswerRule, Node, SampleStore, samples};
 
 async fn two(
     known: &[KnownSample],
@@ -64,30 +63,6 @@ async fn drop_before_the_first_connection_began_is_cancelled_there() {
     drop(second);
     sleep(Duration::from_secs(2)).await;
     assert_eq!(owner.store.open(), 0, "the dropped read was not cancelled");
-}
-
-/// It was lost, because it had not been sent.
-#[tokio::test(start_paused = true)]
-async fn cancelled_before_the_end_of_the_burst_fails() {
-    let known = samples(2, 1000);
-    let (_world, owner, requester) = two(&known, |id| match id {
-        0 => AnswerRule::Reading(Duration::from_secs(20)),
-        _ => AnswerRule::Now,
-    })
-    .await;
-    let tier = owner.seen_by(&requester);
-    read_all(&tier, &known[1..]).await; // the connection is open
-    let began = Instant::now();
-    let read = tier.read(Arc::new(known[0].whole(0)));
-    tier.cancel(known[0].key);
-    tier.submit();
-    let answer = read.await;
-    assert!(
-        answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient),
-        "{answer:?} after {:?}",
-        began.elapsed()
-    );
-    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 /// Nothing is sent before the burst ends. Then it is sent without a poll, as one request.

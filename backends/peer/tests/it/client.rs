@@ -8,7 +8,7 @@ use foreread_peer::{
     WireProtection, frame,
 };
 use foreread_peer_testing::SimulatedNetwork;
-use foreread_tier::{ErrorKind, PeerService};
+use foreread_tier::{ErrorKind, PeerService, Tier};
 use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
@@ -101,23 +101,21 @@ async fn paused_owner_gets_requests_again_on_a_second_connection() {
     owner.rests().await;
 }
 
-/// A sample that the engine has from elsewhere is not sent.
+/// A sample that is no longer waited for is not sent.
 #[tokio::test(start_paused = true)]
-async fn cancelled_sample_fails_alone() {
+async fn dropped_read_is_cancelled_alone() {
     let known = samples(3, 1000);
     let (_world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&requester);
-    let mut answers = tier.read_all(batch(&known));
-    let cancel = async {
-        sleep(Duration::from_secs(1)).await;
-        tier.cancel(known[1].key);
-    };
-    let (answer, ()) = tokio::join!(answers.next(), cancel);
-    let answer = answer.unwrap();
-    assert_eq!((answer.tag, answer.result.unwrap_err().kind()), (1, ErrorKind::Transient));
-    let rest: Vec<_> = answers.collect().await;
-    assert!(rest.len() == 2 && rest.iter().all(|answer| answer.result.is_ok()), "{rest:?}");
-    assert_eq!((requester.server.counters().read().timed_out, owner.server.counters().read().served), (1, 2));
+    let mut reads: Vec<_> = known.iter().map(|known| tier.read(Arc::new(known.whole(0)))).collect();
+    tier.submit();
+    sleep(Duration::from_secs(1)).await;
+    drop(reads.remove(1));
+    for (read, known) in reads.into_iter().zip([&known[0], &known[2]]) {
+        assert_eq!(read.await.unwrap(), known.content);
+    }
+    owner.rests().await;
+    assert_eq!((requester.server.counters().read().timed_out, owner.server.counters().read().served), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,11 +15,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A whole run, with ranks that come after `wait`.
 async fn run(size: u32, wait: impl Fn(u32) -> Duration) {
     let job = Job::new(size);
-    let stores = job.stores();
     let ranks = (0..size).map(|rank| {
-        let stores = stores.clone();
         job.spawn(rank, wait(rank), move |joining| async move {
-            let group = begin(joining.unwrap(), &stores).await.unwrap();
+            let group = begin(joining.unwrap()).await.unwrap();
             group.leave(DEADLINE).await
         })
     });
@@ -98,12 +96,10 @@ async fn progress_is_shown_on_every_rank() {
 #[tokio::test(start_paused = true)]
 async fn second_process_of_a_rank_is_refused_and_the_first_continues() {
     let job = Job::new(3);
-    let stores = job.stores();
     let ranks = [0, 1, 2].map(|rank| {
-        let stores = stores.clone();
         // The last rank comes late, so that all still wait when the duplicate comes.
         job.spawn(rank, SECOND * 10 * (rank / 2), move |joining| async move {
-            let group = begin(joining.unwrap(), &stores).await.unwrap();
+            let group = begin(joining.unwrap()).await.unwrap();
             tokio::time::sleep(SECOND * 20).await;
             group.leave(DEADLINE).await
         })
@@ -235,14 +231,12 @@ async fn unauthenticated_listener_before_rank_0_ends_no_rank() {
                     tokio::spawn(unauthenticated_peer(stream, reply));
                 }
             });
-            let stores = job.stores();
             let ranks: Vec<_> = (0..3)
                 .map(|rank| {
-                    let stores = stores.clone();
                     let wait = if rank == 0 { SECOND * 20 } else { Duration::ZERO };
                     job.spawn(rank, wait, move |joining| async move {
                         let joining = joining.map_err(|error| format!("{reply} at {port}: {error}"));
-                        begin(joining.unwrap(), &stores).await.unwrap().leave(DEADLINE).await
+                        begin(joining.unwrap()).await.unwrap().leave(DEADLINE).await
                     })
                 })
                 .collect();
@@ -301,7 +295,7 @@ async fn restarted_rank_is_admitted_after_another_claim() {
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
     let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
-    let again = begin(RendezvousSteps::join(settings).await.unwrap(), &job.stores()).await.unwrap();
+    let again = begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap();
     assert_eq!(again.run(), groups[0].run());
 }
 
@@ -321,12 +315,10 @@ async fn port_of_a_job_with_another_token_is_skipped() {
 // semantics: RANK-9
 async fn broken_connections_of_a_rendezvous_are_reconnected() {
     let job = Job::new(4);
-    let stores = job.stores();
     let ranks: Vec<_> = (0..4)
         .map(|rank| {
-            let stores = stores.clone();
             job.spawn(rank, SECOND * 3 * rank, move |joining| async move {
-                let group = begin(joining.unwrap(), &stores).await.unwrap();
+                let group = begin(joining.unwrap()).await.unwrap();
                 group.leave(DEADLINE).await
             })
         })

@@ -110,11 +110,11 @@ async fn difference_is_reported_although_another_rank_hangs() {
 async fn ranks_with_conflicting_steps_fail_with_the_reason() {
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
-        let (settings, stores) = (job.settings(rank), job.stores());
+        let settings = job.settings(rank);
         async move {
             let mut joining = RendezvousSteps::join(settings).await.unwrap();
             let error = match rank {
-                2 => joining.start(Vec::new(), &[], &stores, &context()).await.err(),
+                2 => joining.start(Vec::new(), &[], &context()).await.err(),
                 _ => compare(&mut joining, Vec::new()).await.err(),
             };
             error.map(|error| error.to_string())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foreread_peer::Address;
 use foreread_peer::meet::{MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings};
-use foreread_tier::{PeerService, Peers};
+use foreread_tier::PeerService;
 use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -30,10 +30,10 @@ fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Ar
         let progress = move |waiting: &_| lines.lock().unwrap().push(format!("{rank}: {waiting}"));
         let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
         let settings = Settings { progress: Box::new(progress), ..settings };
-        let (stores, wait) = (job.stores(), wait(rank));
+        let wait = wait(rank);
         tokio::spawn(async move {
             sleep(wait).await;
-            Arc::new(begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap())
+            Arc::new(begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap())
         })
     });
     let ranks = ranks.collect();
@@ -72,10 +72,9 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
         let job = job.clone();
         async move {
             let ranks = [0, 1].map(|rank| {
-                let (bound, stores) = (Fingerprint(of[rank as usize]), job.stores());
+                let bound = Fingerprint(of[rank as usize]);
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
-                    let group =
-                        joining.unwrap().start(Vec::new(), &[bound], &stores, &context()).await.unwrap();
+                    let group = joining.unwrap().start(Vec::new(), &[bound], &context()).await.unwrap();
                     let holds: Arc<dyn PeerService> = Arc::new(RankSamples(rank));
                     group.serve(Arc::downgrade(&holds));
                     (group, holds)
@@ -133,14 +132,13 @@ async fn left_over_rank_between_steps_changes_nothing() {
     let ranks = [0, 1, 2].map(|rank| {
         let network = job.network.host(hosts[rank as usize]);
         let settings = Settings { network, ..job.settings(rank) };
-        let stores = job.stores();
         tokio::spawn(async move {
             let mut joining = RendezvousSteps::join(settings).await.unwrap();
             for _ in 0..15 {
                 sleep(SECOND).await;
                 compare(&mut joining, vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
             }
-            begin(joining, &stores).await.unwrap().leave(DEADLINE).await
+            begin(joining).await.unwrap().leave(DEADLINE).await
         })
     });
     sleep(SECOND * 5).await;

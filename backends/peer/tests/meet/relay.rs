@@ -64,16 +64,12 @@ async fn ranks_meet_through_a_relay_that_changes_messages() {
         }
     });
     // Rank 0 has chosen the next port before the others come.
-    let ranks: Vec<_> =
-        (0..4)
-            .map(|rank| {
-                let stores = job.stores();
-                let wait = if rank == 0 { Duration::ZERO } else { Duration::from_secs(1) };
-                job.spawn(rank, wait, move |joining| async move {
-                    begin(joining.unwrap(), &stores).await.unwrap()
-                })
-            })
-            .collect();
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let wait = if rank == 0 { Duration::ZERO } else { Duration::from_secs(1) };
+            job.spawn(rank, wait, move |joining| async move { begin(joining.unwrap()).await.unwrap() })
+        })
+        .collect();
     let groups = all(ranks).await;
     assert!(groups.iter().all(|group| group.run() == groups[0].run()));
     let middle = middle.lock().unwrap();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, RunGroup};
 use foreread_peer_testing::SimulatedNetwork;
-use foreread_tier::{Object, PeerReplies, PeerReply, PeerRequest, PeerService, Peers, ReadRequest, Span};
-use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
+use foreread_tier::{Object, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, Span, Tier};
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::{StreamExt, stream};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -153,11 +153,9 @@ async fn broken_connections_cost_only_time() {
     for seed in 0..60 {
         let job = Job { network: SimulatedNetwork::new(seed), size: 5 };
         job.network.breaking(0.02);
-        let stores = job.stores();
         let ranks = (0..5).map(|rank| {
-            let stores = stores.clone();
             job.spawn(rank, Duration::ZERO, move |joining| async move {
-                let group = begin(joining.unwrap(), &stores).await.unwrap();
+                let group = begin(joining.unwrap()).await.unwrap();
                 for step in 1..=20 {
                     group.progress(step);
                     sleep(Duration::from_millis(100)).await;
@@ -195,13 +193,12 @@ impl PeerService for RankSamples {
     }
 }
 
-/// The sample that `group` gets from `store`.
-pub async fn read_from(group: &RunGroup, store: u32) -> Result<Bytes, foreread_tier::TierError> {
+/// The sample that `group` gets from `rank`.
+pub async fn read_from(group: &RunGroup, rank: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
     let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
-    let tier = group.tier(StoreId(store)).unwrap();
-    tier.read(Arc::new(request)).await
+    group.client(Rank(rank)).read(Arc::new(request)).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +211,6 @@ async fn restarted_rank_takes_its_place() {
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
-    assert!(groups[0].tier(StoreId(0)).is_none() && groups[0].tier(StoreId(3)).is_none());
     assert_eq!(read_from(&groups[1], 2).await.unwrap(), "2:00042");
     groups[2].progress(5);
     sleep(SECOND).await;
@@ -235,10 +231,8 @@ async fn restarted_rank_takes_its_place() {
     drop(wrong);
     sleep(SECOND).await;
 
-    let stores = job.stores();
-    let again = job.spawn(2, Duration::ZERO, move |joining| async move {
-        begin(joining.unwrap(), &stores).await.unwrap()
-    });
+    let again =
+        job.spawn(2, Duration::ZERO, move |joining| async move { begin(joining.unwrap()).await.unwrap() });
     let again = Arc::new(again.await.unwrap());
     assert_eq!(again.run(), groups[0].run(), "it has joined the same run");
     again.serve(Arc::downgrade(&holds[2]));
@@ -287,15 +281,4 @@ async fn rank_0_alone_cannot_be_started_again() {
     assert!(line.ends_with("start all ranks again (another rank is refused, too)"), "{line}");
     // Until then, other ranks could still come.
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn store_is_that_of_another_rank_or_none() {
-    let job = Job::new(2);
-    let groups = job.start().await;
-    let holds: Arc<dyn PeerService> = Arc::new(RankSamples(1));
-    groups[1].serve(Arc::downgrade(&holds));
-    assert_eq!(read_from(&groups[0], 1).await.unwrap(), "1:00042");
-    assert!(groups[1].tier(StoreId(1)).is_none(), "its own");
-    assert!(groups[0].tier(StoreId(2)).is_none(), "no rank has it");
 }

@@ -43,10 +43,8 @@ fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settin
 async fn start(job: &Several, meeting: u16, place: &Rendezvous) -> Vec<RunGroup> {
     let ranks: Vec<_> = (0..job.size)
         .map(|rank| {
-            let (settings, stores) = (settings(job, rank, meeting, place), job.stores());
-            tokio::spawn(async move {
-                begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap()
-            })
+            let settings = settings(job, rank, meeting, place);
+            tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
         })
         .collect();
     all(ranks).await
@@ -101,7 +99,7 @@ async fn new_loader_does_not_meet_an_old_one() {
                 let mut leaving = Vec::new();
                 for meeting in 0..20 {
                     let joining = RendezvousSteps::join(settings(&job, rank, meeting, &place)).await.unwrap();
-                    let group = begin(joining, &job.stores()).await.unwrap();
+                    let group = begin(joining).await.unwrap();
                     leaving.push(tokio::spawn(async move {
                         sleep(SECOND * ((1 + rank * 7 + u32::from(meeting) * 5) % 11)).await;
                         group.leave(DEADLINE).await
@@ -130,13 +128,12 @@ async fn rank_that_is_a_loader_ahead_waits_for_the_others() {
                 let (job, place, shown) = (job.clone(), place.clone(), Arc::clone(&shown));
                 tokio::spawn(async move {
                     let first = RendezvousSteps::join(settings(&job, rank, 0, &place)).await.unwrap();
-                    let first = begin(first, &job.stores()).await.unwrap();
+                    let first = begin(first).await.unwrap();
                     sleep(SECOND * if rank == late { 20 } else { rank }).await;
                     let progress =
                         move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
                     let second = Settings { progress: Box::new(progress), ..settings(&job, rank, 1, &place) };
-                    let second =
-                        begin(RendezvousSteps::join(second).await.unwrap(), &job.stores()).await.unwrap();
+                    let second = begin(RendezvousSteps::join(second).await.unwrap()).await.unwrap();
                     (first.leave(DEADLINE).await, second.leave(DEADLINE).await)
                 })
             })
@@ -159,10 +156,8 @@ async fn later_loader_is_found_although_the_earlier_one_has_ended() {
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let training = start(&job, 0, &place).await;
     let join = |rank| {
-        let (settings, stores) = (settings(&job, rank, 1, &place), job.stores());
-        tokio::spawn(
-            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
-        )
+        let settings = settings(&job, rank, 1, &place);
+        tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
     };
     let first = join(0);
     sleep(SECOND * 5).await;
@@ -240,14 +235,12 @@ async fn next_port_of_another_run_does_not_end_a_later_rendezvous() {
     let strange = Settings { token: Some(token), ..job.settings_of(strange) };
     let strange = tokio::spawn(async move { RendezvousSteps::join(strange).await.err() });
     let early = {
-        let (settings, stores) = (settings(&job, 1, 1, &place), job.stores());
-        tokio::spawn(
-            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
-        )
+        let settings = settings(&job, 1, 1, &place);
+        tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
     };
     sleep(SECOND * 5).await;
     let rank_0 = RendezvousSteps::join(settings(&job, 0, 1, &place)).await.unwrap();
-    let second = vec![begin(rank_0, &job.stores()).await.unwrap(), early.await.unwrap()];
+    let second = vec![begin(rank_0).await.unwrap(), early.await.unwrap()];
     leave(second).await;
     leave(first).await;
     strange.abort();

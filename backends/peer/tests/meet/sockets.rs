@@ -10,6 +10,7 @@ use foreread_peer::meet::{
     Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
 };
 use foreread_tier_testing::{NEVER, until};
+use foreread_types::Rank;
 
 use crate::support::{TOKEN, all, begin, compare, launched, leave_notice};
 
@@ -39,11 +40,8 @@ async fn meet_again(
         .rev()
         .map(|rank| {
             let launched = launched(rank, size, rendezvous());
-            let stores: Vec<_> = (0..size).map(foreread_types::StoreId).collect();
             let settings = Settings { loader, board: Arc::clone(board), ..settings(launched, token) };
-            tokio::spawn(async move {
-                begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap()
-            })
+            tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
         })
         .collect();
     let mut groups = all(ranks).await;
@@ -171,8 +169,7 @@ async fn ranks_meet_at_a_port_and_use_unix_sockets_on_a_node() {
     let ports = [port(), port(), port()];
     let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: ports.to_vec() };
     let groups = meet(3, Some(TOKEN), rendezvous).await;
-    let tier = foreread_tier::Peers::tier(&groups[1], foreread_types::StoreId(2)).unwrap();
-    let shown = format!("{tier:?}");
+    let shown = format!("{:?}", groups[1].client(Rank(2)));
     assert!(shown.contains("Local(") && shown.contains("Tcp("), "{shown}");
     leave(groups).await;
 }
@@ -186,13 +183,10 @@ async fn ranks_without_common_unix_sockets_meet_at_the_host() {
         let Rendezvous::Node { words, .. } = node(words) else { panic!("no node") };
         Rendezvous::Node { words, or: Some(("127.0.0.1".to_owned(), ports.clone())) }
     };
-    let stores = [0, 1].map(foreread_types::StoreId);
     // Different socket names simulate different network namespaces.
     let ranks = ["here", "there"].iter().zip(0..).map(|(words, rank)| {
         let settings = settings(launched(rank, 2, at(words)), Some(TOKEN));
-        tokio::spawn(
-            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
-        )
+        tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
     });
     let ranks: Vec<_> = ranks.collect();
     leave(all(ranks).await).await;
@@ -240,13 +234,11 @@ async fn consecutive_runs_in_one_directory_do_not_meet() {
     let ranks = (0..3).map(|rank| {
         let path = path.clone();
         tokio::spawn(async move {
-            let stores = [0, 1, 2].map(foreread_types::StoreId);
             let mut all = Vec::new();
             for _ in 0..20 {
                 let launched = launched(rank, 3, Rendezvous::Directory(path.clone()));
-                let group = begin(RendezvousSteps::join(settings(launched, None)).await.unwrap(), &stores)
-                    .await
-                    .unwrap();
+                let group =
+                    begin(RendezvousSteps::join(settings(launched, None)).await.unwrap()).await.unwrap();
                 all.push(group.leave(NEVER).await);
             }
             all

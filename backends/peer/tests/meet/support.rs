@@ -11,7 +11,7 @@ use foreread_peer::Token;
 use foreread_peer::meet::{Launched, MeetError, Rendezvous, RendezvousSteps, RunGroup, Settings};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{HeapBuffers, OpenContext};
-use foreread_types::{Fingerprint, Rank, StoreId};
+use foreread_types::{Fingerprint, Rank};
 use tokio::task::JoinHandle;
 
 pub const TOKEN: &str = "c5d0f1a98b7e46320c5d0f1a98b7e463";
@@ -84,25 +84,16 @@ impl Job {
 
     /// All ranks, from the beginning to the start.
     pub async fn start(&self) -> Vec<Arc<RunGroup>> {
-        let all: Vec<_> =
-            (0..self.size)
-                .map(|rank| {
-                    let stores = self.stores();
-                    self.spawn(rank, Duration::ZERO, |joining| async move {
-                        begin(joining.unwrap(), &stores).await
-                    })
-                })
-                .collect();
+        let all: Vec<_> = (0..self.size)
+            .map(|rank| {
+                self.spawn(rank, Duration::ZERO, |joining| async move { begin(joining.unwrap()).await })
+            })
+            .collect();
         let mut groups = Vec::new();
         for one in all {
             groups.push(Arc::new(one.await.unwrap().unwrap()));
         }
         groups
-    }
-
-    /// A store for each rank.
-    pub fn stores(&self) -> Vec<StoreId> {
-        (0..self.size).map(StoreId).collect()
     }
 }
 
@@ -121,7 +112,7 @@ pub fn leave_notice(directory: &Path, addresses: &[&str]) {
 pub const CATALOG: &[u8] = b"a catalog";
 
 /// The steps of every rank between the rendezvous and the start.
-pub async fn begin(mut joining: RendezvousSteps, stores: &[StoreId]) -> Result<RunGroup, MeetError> {
+pub async fn begin(mut joining: RendezvousSteps) -> Result<RunGroup, MeetError> {
     let first = joining.rank().0 == 0;
     let catalog = joining.share(first.then(|| Bytes::from_static(CATALOG))).await?;
     assert_eq!(catalog, CATALOG);
@@ -129,7 +120,7 @@ pub async fn begin(mut joining: RendezvousSteps, stores: &[StoreId]) -> Result<R
     let held = joining.exchange(words("5", ""), held, |all| all.join(&b' ').into()).await?;
     let expected: Vec<_> = (0..joining.world_size()).map(|rank| rank.to_string()).collect();
     assert_eq!(held, expected.join(" "));
-    joining.start(words("5", "plan"), &[Fingerprint(5)], stores, &context()).await
+    joining.start(words("5", "plan"), &[Fingerprint(5)], &context()).await
 }
 
 /// Checks that all ranks have equal settings.

@@ -43,11 +43,11 @@ fn catalog(bytes: usize) -> Bytes {
 // semantics: RANK-24, RANK-25
 async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
     let (began, job, catalog) = (Instant::now(), Job::new(RANKS), catalog(catalog_bytes()));
-    let (expected, stores) = (crc32c::crc32c(&catalog), job.stores());
+    let expected = crc32c::crc32c(&catalog);
     let counters: Vec<Arc<PeerCounters>> = (0..RANKS).map(|_| Arc::default()).collect();
     let ranks: Vec<_> = (0..RANKS)
         .map(|rank| {
-            let (stores, catalog) = (stores.clone(), catalog.clone());
+            let catalog = catalog.clone();
             let settings = settings(&job, rank, &counters[rank as usize]);
             tokio::spawn(async move {
                 let mut joining = RendezvousSteps::join(settings).await.unwrap();
@@ -61,7 +61,7 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
                 let held =
                     joining.exchange(words("5", ""), held, |all| all.len().to_string().into()).await.unwrap();
                 assert_eq!(held, RANKS.to_string());
-                joining.start(words("5", "plan"), &[], &stores, &context()).await.unwrap()
+                joining.start(words("5", "plan"), &[], &context()).await.unwrap()
             })
         })
         .collect();

@@ -172,7 +172,7 @@ impl ServingEnd {
         Self { input: FrameInput::new(None), body: None, machine }
     }
 
-    /// Does all that is possible. Appends actions for the engine. Returns when to run it again.
+    /// Does all that is possible. Appends actions for the store. Returns when to run it again.
     pub(super) fn run(
         &mut self,
         pipes: &mut [Pipe; 2],

@@ -1,9 +1,9 @@
-//! Simulated ranks: client and server machines, links, engines and trainers on one seeded
+//! Simulated ranks: client and server machines, links, stores and trainers on one seeded
 //! scheduler.
 //!
 //! One number gives one run, without threads, clocks or hash order. The trace has the same hash
 //! twice. The bytes of frames pass through real queues, so a connection may break within a frame.
-//! Engines, breakers and hedges are small models of the product's rules.
+//! Stores, their breakers and when they give up are small models of the product's rules.
 //!
 //! These are unit tests of the crate, so that the machines need not be public.
 //!
@@ -40,8 +40,8 @@ fn simulated_ranks_get_every_sample_within_bounds() {
         sum.add(&outcome);
     }
     // The runs have covered these cases.
-    let Outcome { requested, failed, hedged, resumed, broken, .. } = sum;
-    assert!(requested > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
+    let Outcome { requested, failed, late, resumed, broken, .. } = sum;
+    assert!(requested > 0 && failed > 0 && late > 0 && resumed > 0 && broken > 0, "{sum:?}");
 }
 
 /// The connection of a stopped rank broke before the rank saw it.

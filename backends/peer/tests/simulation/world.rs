@@ -15,12 +15,12 @@ use super::pipe::Pipe;
 use crate::client::{self, RECONNECT_JITTER};
 use crate::frame::SampleRequest;
 use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
-use crate::serving::{self, EngineReply};
+use crate::serving::{self, StoreReply};
 use crate::{WireError, WireErrorKind};
 
 mod dialing;
-mod engine;
 mod faults;
+mod store;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(super) struct Outcome {
     pub(super) off_plan: u64,
     pub(super) requested: u64,
     pub(super) failed: u64,
-    pub(super) hedged: u64,
+    pub(super) late: u64,
     /// Second connections to silent ranks.
     pub(super) resumed: u64,
     pub(super) broken: u64,
@@ -61,7 +61,7 @@ impl Outcome {
     pub(super) fn add(&mut self, other: &Self) {
         self.requested += other.requested;
         self.failed += other.failed;
-        self.hedged += other.hedged;
+        self.late += other.late;
         self.resumed += other.resumed;
         self.broken += other.broken;
     }
@@ -146,7 +146,7 @@ enum Waiter {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Ready,
-    Requested { hedged: bool },
+    Requested,
     Reading,
 }
 
@@ -170,6 +170,8 @@ struct Link {
     /// The breaker: failures in a row, how often it opened, until when it is open, and its epoch.
     breaker: (u32, u32, Option<Duration>, u64),
     epochs: BTreeMap<u64, u64>,
+    /// Samples of requests that are to be cancelled, once a connection is open.
+    dropped: Vec<(u64, u32)>,
 }
 
 struct Conn {
@@ -489,10 +491,6 @@ impl World {
             }
         }
     }
-
-    // ---- the origin ----
-
-    // ---- the trainer ----
 }
 
 impl Link {
@@ -506,7 +504,18 @@ impl Link {
             failures: 0,
             breaker: (0, 0, None, 0),
             epochs: BTreeMap::new(),
+            dropped: Vec::new(),
         }
+    }
+
+    /// A sample of a request is complete. Returns whether it counts for the breaker.
+    fn complete(&mut self, request: u64) -> bool {
+        let counts = self.epochs.get(&request) == Some(&self.breaker.3);
+        if self.batches[&request].iter().all(|(_, answered)| *answered) {
+            self.batches.remove(&request);
+            self.epochs.remove(&request);
+        }
+        counts
     }
 
     /// The breaker gets a success or failure.

@@ -3,7 +3,7 @@
 //!
 //! A store that answers steadily may take long for a request: a job requests its look-ahead at
 //! once, and a network may need seconds for it. So a request is late only if the store sends less
-//! than a quarter of what storage brings here. And a store is slow only if all open requests would
+//! than a quarter of what storage brings here, and needs long for all that it was requested. And a store is slow only if all open requests would
 //! take much longer at the present rate. A sample of a late request is read from storage.
 //!
 //! The price: a store whose storage is faster than this one's, and not known here, is waited for
@@ -20,6 +20,9 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// A store that sends less than this part of what storage brings is late, as its inverse.
 const LATE_PART: f64 = 4.0;
+
+/// No request is late if all open ones take this time at the present rate.
+const TOLERATED: f64 = 5.0;
 
 /// Late requests of one look bring storage work for this time at most.
 const HEDGED_TIME: f64 = 0.5;
@@ -129,8 +132,12 @@ impl LinkPace {
     /// Ends the late requests, and returns how many. After each [`look`](Self::look) that says so.
     pub(super) fn end_late(&mut self, storage: StoragePace, now: Instant) -> usize {
         let StoragePace { wait: Some(wait), rate: Some(rate) } = storage else { return 0 };
-        if self.rate(LATE, now) * LATE_PART >= rate as f64 {
+        let present = self.rate(LATE, now);
+        if present * LATE_PART >= rate as f64 {
             self.late_since = None;
+            return 0;
+        }
+        if present * TOLERATED >= self.open_bytes as f64 {
             return 0;
         }
         let (most, mut left) = (LATE.max(wait * 2), rate as f64 * HEDGED_TIME);

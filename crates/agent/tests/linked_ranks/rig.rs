@@ -92,7 +92,7 @@ impl Job<'_> {
         config.storage_options = storage.into_iter().collect();
         let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
         let node = self.nodes[rank as usize].to_string();
-        let meeting = meeting.node_host(Arc::new(JobHost)).node(node);
+        let meeting = meeting.node_host(Arc::new(JobHost::default())).node(node);
         let scheme = if self.registry.is_some() { "mine" } else { "s3" };
         let mut builder = Loader::builder_with(format!("{scheme}://{}", self.bucket), config).peers(meeting);
         if let Some(registry) = &self.registry {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_memory::MemoryTier;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
@@ -19,6 +19,7 @@ use super::orders::{NoOrders, RunOrders};
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
 use crate::config::{Config, Memory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::node_host::NodeRoom;
 #[cfg(feature = "peer")]
 use crate::node_host::SharedCache;
 use crate::origin::OpenDataset;
@@ -31,8 +32,8 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink {
     client: Arc<AgentClient>,
     catalogs: Catalogs,
-    /// The bytes of memory for samples.
-    memory: u64,
+    /// The bytes for samples.
+    room: NodeRoom,
     /// The number of ranks that share it, if it is the cache of a node without an agent.
     shared_by: Option<u32>,
     /// The bytes of a block, if it reads the training data in blocks at first.
@@ -71,14 +72,9 @@ impl AgentLink {
         self.client.host()
     }
 
-    /// The bytes of memory for samples.
-    pub(crate) fn memory(&self) -> u64 {
-        self.memory
-    }
-
-    /// The bytes of memory and disks for samples.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.memory.saturating_add(self.client.disk_capacity())
+    /// The bytes for samples.
+    pub(crate) fn room(&self) -> NodeRoom {
+        self.room
     }
 
     /// The requests to storage that it has made for this run, and the bytes of their samples.
@@ -92,19 +88,15 @@ impl AgentLink {
         self.shared_by
     }
 
-    /// Announces the order of a run, in place of an earlier one. In a group, also what the `others`
-    /// read through this rank. Linked stores keep what the plan says, whatever the order.
-    pub(crate) fn announce(
-        &self,
-        run: &Run,
-        plan: &LocalPlan,
-        others: Option<&PeerGroup>,
-        locality: Option<Arc<LocalityDeal>>,
-    ) {
-        self.client.announce(match plan.is_linked() {
-            true => Arc::new(NoOrders),
-            false => Arc::new(RunOrders::new(run, plan, others, locality).with_blocks(self.blocks)),
-        });
+    /// Announces the order of a run, in place of an earlier one. For the agent of a rank that shares
+    /// its cache, also the order of all other ranks.
+    pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, locality: Option<Arc<LocalityDeal>>) {
+        self.client.announce(Arc::new(RunOrders::new(run, plan, locality).with_blocks(self.blocks)));
+    }
+
+    /// Announces that there are no orders.
+    pub(crate) fn announce_none(&self) {
+        self.client.announce(Arc::new(NoOrders));
     }
 
     /// The same, which reads the shards of the training data in blocks of this length at first.
@@ -147,7 +139,7 @@ impl AgentLink {
     /// The samples by the way they came. `None` if no agent has served.
     pub(crate) fn report(&self) -> Option<AgentReport> {
         let counts = self.client.counts();
-        let capacity = if self.is_late { self.client.latest_capacity() } else { self.memory };
+        let capacity = if self.is_late { self.client.latest_capacity() } else { self.room.memory };
         self.was_used().then_some(AgentReport {
             capacity,
             samples: counts.samples,
@@ -223,7 +215,7 @@ pub(crate) async fn attach(
         Ok(link) => {
             tracing::info!(
                 agent = %socket.display(),
-                capacity = link.memory,
+                capacity = link.room.memory,
                 "samples come from the node's agent; this run's own memory and disk tiers are not used"
             );
             (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
@@ -255,8 +247,8 @@ fn look(
     let client = AgentClient::look(AgentJob { alone: None, ..job });
     let client =
         client.inspect_err(|error| tracing::warn!(%error, "does not look for the node's agent")).ok()?;
-    let (memory, shared_by, blocks) = (0, None, None);
-    let link = AgentLink { client: Arc::new(client), catalogs, memory, shared_by, blocks, is_late: true };
+    let (room, shared_by, blocks) = Default::default();
+    let link = AgentLink { client: Arc::new(client), catalogs, room, shared_by, blocks, is_late: true };
     link.replace_origins(opened);
     Some(link)
 }
@@ -274,18 +266,22 @@ pub(crate) async fn attach_to(
     storage: [&StorageOptions; 2],
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
-    let SharedCache { address, host, memory, ranks, is_ordered } = cache;
+    let SharedCache { address, host, room, ranks } = cache;
     let place = host.map_or(AgentPlace::At(address), |host| AgentPlace::Here(host.client()));
     let server = AgentServer {
         place,
         called: "the cache that the ranks of this node share",
         comes_back: false,
-        is_ordered,
+        // It keeps what the plan says.
+        is_ordered: false,
         may_use: |_| true,
     };
     match attach_at(opened, config, storage, server, context).await? {
-        // The host may have heard of its memory later than this rank of its address.
-        Ok(link) => Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link })),
+        Ok(link) => {
+            // A cache that relays has no disks, and counts those of its agent.
+            let disk = room.disk.max(link.room.disk);
+            Ok(Some(AgentLink { room: NodeRoom { disk, ..room }, shared_by: ranks, ..link }))
+        }
         Err(why) => {
             tracing::warn!(why, "runs without the cache that the ranks of this node share");
             Ok(None)
@@ -367,9 +363,9 @@ async fn attach_at(
         None => {
             let milliseconds = begun.elapsed().as_millis() as u64;
             tracing::debug!(milliseconds, "attached to {called}");
-            let (memory, shared_by, blocks) = (client.capacity(), None, None);
+            let room = NodeRoom { memory: client.capacity(), disk: client.disk_capacity() };
             let (client, is_late) = (Arc::new(client), false);
-            Ok(Ok(AgentLink { client, catalogs, memory, shared_by, blocks, is_late }))
+            Ok(Ok(AgentLink { client, catalogs, room, shared_by: None, blocks: None, is_late }))
         }
     }
 }

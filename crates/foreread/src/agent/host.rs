@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use super::disk::{DiskDataset, DiskListener, HostDisk};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::node_host::OtherReads;
+use crate::node_host::{AgentDatasets, OtherReads};
 use crate::origin::{OpenDataset, OriginPolicy};
 use crate::registry::Registry;
 use crate::runtime::ended;
@@ -84,6 +84,9 @@ pub struct DatasetHost {
     /// The limits of stores, by their names. Datasets of one store share them.
     bandwidths: Mutex<BTreeMap<String, Bandwidth>>,
     disk: Option<Arc<HostDisk>>,
+    is_agent: bool,
+    /// Those that are read from the agent of the node.
+    through_agent: AgentDatasets,
     /// Counts the reads of all datasets.
     meter: Meter,
 }
@@ -109,7 +112,14 @@ impl DatasetHost {
             let (disks, OpenContext { buffers, runtime, .. }) = (config.disk.clone(), context.clone());
             Arc::new(HostDisk::new(disks, is_agent, buffers, runtime))
         });
-        Self { config, registry, context, bandwidths, disk, meter: Meter::new() }
+        let (through_agent, meter) = (AgentDatasets::default(), Meter::new());
+        Self { config, registry, context, bandwidths, disk, is_agent, through_agent, meter }
+    }
+
+    /// The same, which reads these datasets from the agent of the node. It has no disks then.
+    #[must_use]
+    pub fn with_agent(self, through_agent: AgentDatasets) -> Self {
+        Self { through_agent, disk: None, ..self }
     }
 
     /// The disks, if there are any.
@@ -146,10 +156,17 @@ impl DatasetHost {
         settings: &BTreeMap<String, String>,
         store: &str,
     ) -> Result<HostedDataset> {
-        let of_units = catalog.clone();
-        let blocks = self.context.runtime.spawn_blocking(move || units(&of_units));
+        let known = self.through_agent.0.iter().find(|known| {
+            known.identity == catalog.identity(known.origin.place()) && known.catalog.len() == catalog.len()
+        });
+        if let Some(known) = known {
+            // The agent reads in blocks.
+            let blocks = HostedBlocks { are_units: true, ..HostedBlocks::default() };
+            return Ok(self.hosted(known.clone(), blocks, 0));
+        }
+        let (of_units, is_agent) = (catalog.clone(), self.is_agent);
+        let blocks = self.context.runtime.spawn_blocking(move || units(&of_units, is_agent));
         let (blocks, needs) = blocks.await.map_err(ended)??;
-        let blocks = RwLock::new(Arc::new(blocks));
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
@@ -158,6 +175,11 @@ impl DatasetHost {
             .with_meter(self.meter.clone());
         let opened =
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
+        Ok(self.hosted(opened, blocks, needs))
+    }
+
+    fn hosted(&self, opened: OpenDataset, blocks: HostedBlocks, needs: u64) -> HostedDataset {
+        let blocks = RwLock::new(Arc::new(blocks));
         let OpenDataset { catalog, identity, origin, limit, .. } = opened;
         let (sizes, place) = (catalog.sizes(), origin.place().into());
         let dataset = Dataset::new(catalog.clone(), Arc::clone(&origin) as Arc<dyn Tier>);
@@ -166,7 +188,7 @@ impl DatasetHost {
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
         let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit })));
         let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks });
-        Ok(HostedDataset { catalog, identity, place, sizes, reader, needs })
+        HostedDataset { catalog, identity, place, sizes, reader, needs }
     }
 }
 
@@ -303,7 +325,7 @@ struct OpenSource {
 }
 
 /// The blocks of shards, and their length, or one more than the most for those that nodes share.
-/// None at first, unless they are stored units.
+/// None at first, unless they are stored units. Other blocks do not replace units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,
@@ -311,14 +333,17 @@ struct HostedBlocks {
     are_units: bool,
 }
 
-/// The stored units that samples of a catalog share, as blocks, and the memory that all samples
-/// need.
-fn units(catalog: &Catalog) -> Result<(HostedBlocks, u64)> {
+/// The stored units that samples of a catalog share, as blocks, and the memory that an agent needs
+/// for all samples. Direct reads of single samples would decode whole shards for each, so an agent,
+/// whose jobs come and go, does not read them.
+fn units(catalog: &Catalog, is_agent: bool) -> Result<(HostedBlocks, u64)> {
     let Some((facts, ..)) = UnitFacts::of(catalog) else { return Ok(Default::default()) };
-    let whole = || {
-        Error::new(ErrorKind::System, "its shards are compressed as a whole; jobs read them by themselves")
-    };
-    let needs = facts.room(&[catalog.sizes()]).ok_or_else(whole)?;
+    if facts.whole > 0 && is_agent {
+        let why = "its shards are compressed as a whole; jobs read them by themselves";
+        return Err(Error::new(ErrorKind::System, why));
+    }
+    // The caches of a job hold parts of it, which their plan has compared with their memory.
+    let needs = if is_agent { UnitFacts::room(&[catalog.sizes()]) } else { 0 };
     Ok((HostedBlocks { bytes: 0, table: BlockTable::of_units(catalog)?, are_units: true }, needs))
 }
 

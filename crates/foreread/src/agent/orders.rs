@@ -1,47 +1,56 @@
 //! The orders of a run, for its agent.
 //!
-//! In a group of ranks, a node keeps the samples that it owns, for the ranks of all nodes. So a
-//! rank announces the owned ones among those that are requested through it: by itself, and by the
-//! ranks of other nodes that it serves. Samples without an owner here are not announced. They use
-//! free room only, or the agent would keep them in the place of owned ones, which other nodes rely
-//! on.
+//! In a group of ranks, the agent of a node keeps the samples that the node owns, for the ranks of
+//! all nodes. They come to it through one rank of the node, which announces the owned ones among
+//! the samples of all ranks. Samples without an owner here are not announced. They use free room
+//! only, or the agent would keep them in the place of owned ones, which other nodes rely on.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use foreread_agent_client::JobOrders;
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_oracle::{AccessStream, OracleError, Pass, Run};
-use foreread_planner::LocalPlan;
+use foreread_planner::{ClusterPlan, LocalPlan};
 use foreread_store::attach::EpochOrder;
 use foreread_types::{DatasetId, Rank, SampleKey, Tick};
 
 /// The epochs of a run. They are computed a second time here, ahead of the engine.
 pub(super) struct RunOrders {
     run: Run,
-    plan: LocalPlan,
-    /// The same run of the ranks that this one serves. `None` outside of a group.
-    served: Option<Vec<Run>>,
+    /// `None` outside of a group.
+    group: Option<GroupOrders>,
     /// How samples are dealt to ranks, if not by arithmetic.
     locality: Option<Arc<LocalityDeal>>,
     /// The bytes of the blocks in which the training data are read at first.
     blocks: Option<u64>,
 }
 
+/// The samples that a node owns, in the orders of all ranks.
+struct GroupOrders {
+    plan: Arc<ClusterPlan>,
+    /// The position of the node's store in the plan.
+    store: usize,
+    /// The same run of the other ranks.
+    others: Vec<Run>,
+}
+
 impl RunOrders {
-    pub(super) fn new(
-        run: &Run,
-        plan: &LocalPlan,
-        others: Option<&PeerGroup>,
-        locality: Option<Arc<LocalityDeal>>,
-    ) -> Self {
-        let of_rank = |rank: &Rank| {
+    pub(super) fn new(run: &Run, plan: &LocalPlan, locality: Option<Arc<LocalityDeal>>) -> Self {
+        let of_rank = |rank| {
             let (schedule, start) = (Arc::clone(run.schedule()), run.start());
             // The other ranks have the same run.
-            Run::resume(schedule, run.deal(), run.world_size(), *rank, &start).ok()
+            Run::resume(schedule, run.deal(), run.world_size(), rank, &start).ok()
         };
-        let served = others.map(|others| others.served.iter().filter_map(of_rank).collect());
-        Self { run: run.separate(), plan: plan.clone(), served, locality, blocks: None }
+        let group = match plan {
+            LocalPlan::Private(_) => None,
+            LocalPlan::Cluster { plan, store } => {
+                let others = (0..run.world_size()).map(Rank).filter(|rank| *rank != run.rank());
+                let others = others.filter_map(of_rank).collect();
+                Some(GroupOrders { plan: Arc::clone(plan), store: *store, others })
+            }
+        };
+        Self { run: run.separate(), group, locality, blocks: None }
     }
 
     /// The same, with the training data read in blocks of this length at first.
@@ -56,21 +65,23 @@ impl RunOrders {
         }
     }
 
-    /// The samples of all ranks whose requests come to this one, position after position.
-    fn of_group(&self, served: &[Run], index: usize) -> Result<Vec<u32>, OracleError> {
+    /// The samples of all ranks that the node owns, position after position.
+    fn of_group(&self, group: &GroupOrders, index: usize) -> Result<Vec<u32>, OracleError> {
         let stream = |run: &Run| -> Result<Option<(DatasetId, AccessStream)>, OracleError> {
             let Some(pass) = run.pass(index) else { return Ok(None) };
             Ok(Some((pass.dataset, self.stream(run, &pass)?)))
         };
-        let streams = std::iter::once(&self.run).chain(served).map(stream).collect::<Result<Vec<_>, _>>()?;
+        let ranks = std::iter::once(&self.run).chain(&group.others);
+        let streams = ranks.map(stream).collect::<Result<Vec<_>, _>>()?;
+        let is_owned =
+            |key: &SampleKey| group.plan.owner(*key).is_some_and(|owner| owner.store == group.store);
         let positions = streams.iter().flatten().map(|(_, stream)| stream.len()).max().unwrap_or(0);
         let mut samples = Vec::with_capacity(positions as usize * streams.len());
         for at in 0..positions {
             samples.extend(streams.iter().map(|stream| {
                 let used = stream.as_ref().filter(|(_, stream)| at < stream.len());
                 let key = used.map(|(dataset, stream)| SampleKey::new(*dataset, stream.at(at)));
-                key.filter(|key| self.plan.owned(*key).is_some())
-                    .map_or(EpochOrder::HOLE, |key| key.id.0 as u32)
+                key.filter(is_owned).map_or(EpochOrder::HOLE, |key| key.id.0 as u32)
             }));
         }
         Ok(samples)
@@ -105,8 +116,8 @@ impl JobOrders for RunOrders {
 
     fn order(&self, index: usize) -> Option<EpochOrder> {
         let pass = self.run.pass(index)?;
-        let (samples, ranks) = match &self.served {
-            Some(served) => (self.of_group(served, index), 1 + served.len()),
+        let (samples, ranks) = match &self.group {
+            Some(group) => (self.of_group(group, index), 1 + group.others.len()),
             None => {
                 let stream = self.run.stream(&pass);
                 (stream.map(|stream| (0..stream.len()).map(|at| stream.at(at).0 as u32).collect()), 1)

@@ -39,9 +39,9 @@ impl OfferedLevel {
 pub(crate) struct CapacityOffer {
     /// Ranks with equal values communicate without the network.
     pub(crate) node: String,
-    /// The name of the node's agent, if the rank's samples are there. Ranks with equal names have
-    /// one store.
-    pub(crate) agent: Option<String>,
+    /// The name of the store that has the rank's samples: the cache of its node, or the agent that
+    /// this cache reads from. Ranks with equal names have one store. `None`: the rank has none.
+    pub(crate) store: Option<String>,
     /// The rank's caches, in the order of the cluster's kinds of level.
     pub(crate) levels: Vec<OfferedLevel>,
     /// The ids on disk, per dataset.
@@ -59,11 +59,11 @@ pub(crate) struct Unreadable;
 
 impl CapacityOffer {
     pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
-        Self { node, levels, held, agent: None, servers: None, lengths: Vec::new() }
+        Self { node, levels, held, store: None, servers: None, lengths: Vec::new() }
     }
 
-    pub(crate) fn with_agent(self, agent: Option<String>) -> Self {
-        Self { agent, ..self }
+    pub(crate) fn with_store(self, store: Option<String>) -> Self {
+        Self { store, ..self }
     }
 
     pub(crate) fn with_servers(self, servers: Option<u64>) -> Self {
@@ -140,12 +140,12 @@ pub(crate) fn cluster(
     outlives_runs: fn(&Level) -> bool,
 ) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut agents: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut named: BTreeMap<&str, u32> = BTreeMap::new();
     let (mut stores, mut held): (Vec<CacheStore>, _) = (Vec::new(), CacheContents::default());
     let mut of_ranks = Vec::with_capacity(offers.len());
     for (rank, offer) in (0..).zip(offers) {
         let store = stores.len() as u32;
-        let known = offer.agent.as_deref().map(|agent| *agents.entry(agent).or_insert(store));
+        let known = offer.store.as_deref().map(|name| *named.entry(name).or_insert(store));
         of_ranks.push(known.unwrap_or(store));
         if let Some(known) = known.filter(|known| *known < store) {
             // An agent may have changed its capacity between two ranks.
@@ -173,7 +173,7 @@ pub(crate) fn cluster(
         }
         stores.push(CacheStore { id: StoreId(rank), node, levels });
     }
-    let ranks = match agents.is_empty() {
+    let ranks = match named.is_empty() {
         true => Ranks::PerStore(1),
         false => Ranks::Table(of_ranks.into()),
     };

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_peer::meet::{RunEnd, RunGroup};
-use foreread_tier::{PeerService, Peers};
+use foreread_tier::PeerService;
 use foreread_types::Rank;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -42,7 +42,6 @@ const IDLE_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct JoinedGroup {
     group: Arc<RunGroup>,
-    others: Option<PeerGroup>,
     locality: Option<Arc<LocalityDeal>>,
     /// Serves samples to the stores of other nodes.
     _service: Option<Arc<dyn PeerService>>,
@@ -77,19 +76,14 @@ impl StepTimes {
 impl JoinedGroup {
     pub(super) fn new(
         group: Arc<RunGroup>,
-        others: Option<PeerGroup>,
         locality: Option<Arc<LocalityDeal>>,
         service: Option<Arc<dyn PeerService>>,
     ) -> Self {
-        Self { group, others, locality, _service: service, steps: Mutex::default() }
+        Self { group, locality, _service: service, steps: Mutex::default() }
     }
 }
 
 impl GroupMember for JoinedGroup {
-    fn others(&self) -> Option<PeerGroup> {
-        self.others.clone()
-    }
-
     fn locality(&self) -> Option<Arc<LocalityDeal>> {
         self.locality.clone()
     }

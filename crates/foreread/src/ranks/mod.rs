@@ -28,7 +28,6 @@ mod datasets;
 mod group_run;
 mod meeting;
 mod node_cache;
-mod peer_breakers;
 mod run_description;
 mod wire;
 
@@ -36,15 +35,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexProgress};
-use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
+use foreread_loader::LocalityDeal;
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
 use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
-use foreread_tier::{OpenContext, Peers};
-use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
+use foreread_tier::OpenContext;
+use foreread_types::{Fingerprint, Rank, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -52,21 +51,20 @@ use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::node_cache::{JoinedCaches, NodeMember, group_of, may_share};
-use self::peer_breakers::PeersWithBreakers;
+use self::node_cache::{NodeCache, NodeMember, group_of};
 use self::run_description::{RunDescription, on_request, unreadable};
-use crate::agent::attach;
+use crate::agent::{AgentLink, attach};
+use crate::agent_links::AgentLinks;
 use crate::cluster;
 use crate::cluster_blocks::ShardedData;
-use crate::config::Config;
-use crate::disk;
+use crate::config::{Config, Memory};
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
-use crate::node_host::{HostRank, NodeHost, StoreLinks};
+use crate::node_host::{HostRank, HostedStore, NodeHost, StoreLinks};
 use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
-use crate::prepared::{LinkedStore, Prepared, caches};
+use crate::prepared::{LinkedStore, LoneRank, Prepared};
 use crate::registry::Registry;
 use crate::released;
 use crate::runtime::ended;
@@ -74,7 +72,7 @@ use crate::server_speeds;
 use crate::state::State;
 use crate::stored::StoredSizes;
 use crate::target::TargetSpec;
-use crate::units::RoomForAll;
+use crate::units::UnitFacts;
 
 /// The most bytes that are read from the origin for other ranks or wait to be sent to them.
 const SERVING: u64 = 64 << 20;
@@ -177,10 +175,6 @@ struct GroupRun<'a> {
     node_host: Option<Arc<dyn NodeHost>>,
 }
 
-fn has_agent(store: &CacheStore) -> bool {
-    store.levels.iter().any(cluster::is_agent)
-}
-
 /// A rank's place among the ranks of its node, or of its group.
 fn rank_among(nodes: &[u32], rank: u32) -> NodeRank {
     let own = nodes.get(rank as usize).copied().unwrap_or_default();
@@ -209,16 +203,19 @@ impl GroupRun<'_> {
         };
         let named = widen(&mut opened, &mut config);
         let storage = [&self.config.storage_options, &self.config.validate_storage_options];
-        let attaching = attach(&mut opened, &mut config, storage, true, context);
-        let agent = working(joining, "attaches to the node's agent", attaching).await?;
-        let config = &config;
+        let on_node = rank_among(joining.groups(), config.rank);
+        // The first rank of a node reads from the agent for all of them.
+        let agent = match on_node.rank == 0 || self.node_host.is_none() {
+            true => {
+                let attaching = attach(&mut opened, &mut config, storage, true, context);
+                working(joining, "attaches to the node's agent", attaching).await?
+            }
+            false => None,
+        };
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let mut words = self.words(&description, &named).await?;
+        let words = self.words(&description, &named).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
-        let figures = description.figures(config);
-        let nodes = joining.nodes().to_vec();
-        let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
-        let on_node = rank_among(&nodes, config.rank);
+        let figures = description.figures(&config);
         let (of_servers, own_catalogs) = (figures.clone(), catalogs.clone());
         let reading = context.runtime.spawn_blocking(move || {
             let print = server_speeds::fingerprint(&of_servers, &own_catalogs);
@@ -233,85 +230,87 @@ impl GroupRun<'_> {
             has_agent: agent.is_some(),
             is_client: agent.is_some(),
             url: Some(catalogs[0].base_url().to_owned()),
-            packed: false,
+            packed: catalogs[0].format().is_packed(),
             stored: StoredSizes::of(&catalogs),
             servers,
         };
-        // First the capacity of each rank, then that of all.
-        let sharing = config.on_node().ranks.max(on_node.ranks);
-        let memory = memory_of(config, &sizes, &place, sharing);
+        let sharing = config.on_node().ranks.max(rank_among(joining.nodes(), config.rank).ranks);
+        let memory = memory_of(&config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
+        let units = place.stored.as_ref().and_then(|stored| stored.units).map(|_| UnitFacts::room(&sizes));
+        let (registry, has_own_runtime) = (self.registry, self.has_own_runtime);
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
-        let own_figures = Config { calibration, ..figures.clone() };
-        let mut joined = JoinedCaches::Own;
-        if may_share(joining.groups()) {
-            let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
-            let units = place.units().map(|units| units.room(&sizes));
-            let on_node = rank_among(joining.groups(), config.rank);
-            let (registry, has_own_runtime) = (self.registry, self.has_own_runtime);
-            let rank = HostRank { ranks: on_node.ranks, config, registry, context, has_own_runtime };
-            let (of_disk, origin) = (cluster::of_disk(&own_figures), (&described.origin, config.world_size));
-            let has_slow_disk = is_slower_than_origin(&of_disk, on_node.ranks, origin, &sizes);
-            let memory = memory.tier();
-            let member = NodeMember { rank, host, on_node, memory, has_slow_disk, has_agent, units };
-            let words = std::mem::take(&mut words);
-            joined = member.join(joining, words, &mut opened, storage).await?;
-        }
-        let (mut disk, mut node_host, mut held) = (None, None, Vec::new());
-        let agent = match joined {
-            JoinedCaches::OfNode(cache) => {
-                (node_host, held) = (cache.host, cache.held);
-                Some(cache.link)
-            }
-            JoinedCaches::Lost => None,
-            JoinedCaches::Own => {
-                let opening = disk::open(config, on_node, &opened, context);
-                disk = working(joining, "opens its disk tier", opening).await?;
-                held = disk.as_ref().map_or(held, disk::Disk::ids);
-                agent
-            }
+        let of_disk = cluster::of_disk(&Config { calibration, ..figures.clone() });
+        let origin = (&described.origin, config.world_size);
+        let member = NodeMember {
+            rank: HostRank {
+                ranks: on_node.ranks,
+                config: &config,
+                registry,
+                context,
+                has_own_runtime,
+                memory: memory.tier(),
+                through_agent: None,
+            },
+            host: self.node_host.as_ref(),
+            on_node,
+            has_slow_disk: is_slower_than_origin(&of_disk, on_node.ranks, origin, &sizes),
+            agent: agent.as_ref(),
+            units,
         };
-        let capacity = disk.as_ref().map_or(0, |disk| disk.capacity);
-        let place = RunEnvironment { disk: capacity, is_client: agent.is_some(), ..place };
-        // Memory that cannot hold the data with that of the other ranks keeps what units bring.
-        let room = RoomForAll::new(&sizes, [memory.tier(), place.disk], config.world_size);
-        let lacking = place.units().filter(|_| !room.is_enough());
-        if let Some(facts) = &lacking {
-            facts.check(memory.tier(), &room, place.url.as_deref())?;
-        }
-        let offered = if lacking.is_none() && agent.is_none() { memory.tier() } else { 0 };
-        let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
-        own_levels.extend(agent.as_ref().map(cluster::of_agent));
-        let levels = own_levels.iter().map(OfferedLevel::new);
+        let Some(offers) = member.offers(joining, words).await? else {
+            // Granted again for caches of its own.
+            drop(memory);
+            let words = run_words(&schedule(&config, &sizes)?);
+            let state = description.state.clone();
+            let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume: state };
+            return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
+        };
+        let cache = member.join(joining, &offers, &mut opened, storage).await?;
+        let (link, node_host, held) = match cache {
+            Some(NodeCache { link, host, held }) => (Some(link), host, held),
+            None => (None, None, Vec::new()),
+        };
+        let of_agent = offers.agent_of(config.rank);
+        let memory = match of_agent {
+            Some(_) => {
+                (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
+                memory_of(&config, &sizes, &place, sharing)
+            }
+            None => memory,
+        };
+        // A rank without the cache of its node has a store of its own, which is empty.
+        let levels = link.iter().map(|link| OfferedLevel::new(&cluster::of_agent(link)));
+        let own = joining.nodes().get(config.rank as usize).copied().unwrap_or_default();
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
-        let name = agent.as_ref().and_then(|agent| agent.host().map(str::to_owned));
-        let offer = offer.with_servers(server_print).with_agent(name).encode();
+        // Several caches may read from one agent, or from agents that share their caches.
+        let name = link.as_ref().and_then(|link| of_agent.map(|agent| &*agent.name).or(link.host()));
+        let offer = offer.with_servers(server_print).with_store(name.map(str::to_owned)).encode();
         let (whole, names) = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
-            let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
-            let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
-            let other = capacity_offer::other_servers(&offers);
+            let all = joining.exchange(Vec::new(), offer.into(), |offers| bundle(&offers).into()).await?;
+            let all = unbundle(&all).map_err(|_| unreadable(&"the offers are invalid"))?;
+            let other = capacity_offer::other_servers(&all);
             if let Some(rank) = other.filter(|_| config.rank == 0) {
                 tracing::warn!(
                     "the storage servers of samples differ between rank 0 and rank {rank}: the placement of \
                      samples ignores them; use one catalog on all ranks"
                 );
             }
-            let kinds = [cluster::kinds(&figures), cluster::shared_kinds()].concat();
-            let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::outlives_runs);
+            let whole =
+                capacity_offer::cluster(described, &cluster::shared_kinds(), &all, cluster::outlives_runs);
             // The first rank of a store hosts it.
-            let name = |store: &CacheStore| offers.get(store.id.0 as usize)?.agent.clone();
+            let name = |store: &CacheStore| all.get(store.id.0 as usize)?.store.clone();
             let names: Vec<Option<String>> = whole.stores.iter().map(name).collect();
             (Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }, names)
         };
-        let mut words = inputs(&whole, &schedule(config, &sizes)?);
-        let planning_config = config.clone();
+        let mut words = inputs(&whole, &schedule(&config, &sizes)?);
         let (of_run, of_targets) = (config.clone(), named.clone());
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
         let in_units = place.stored.as_ref().is_some_and(|stored| stored.units.is_some());
         // Equal on all ranks, whichever of them has an agent.
-        let place = RunEnvironment { has_agent: whole.stores.iter().any(has_agent), ..place };
+        let place = RunEnvironment { has_agent: offers.have_agents(), is_client: true, ..place };
         let may_have_blocks = in_units
             || catalogs[0].format().is_packed()
                 && catalogs[0].stored_sizes().is_none()
@@ -322,59 +321,65 @@ impl GroupRun<'_> {
                 description.state.map(|state| state.position(&of_run, &of_targets, schedule)).transpose()
             };
             let shards = may_have_blocks.then_some(ShardedData { catalog: &catalogs[0], measured, in_units });
-            Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), shards, start)
+            Planned::for_cluster(config, &sizes, &place, (whole, memory), shards, start)
         });
-        let (planned, blocks) = working(joining, "plans", planning).await.map_err(ended)??;
+        let planned = working(joining, "plans", planning).await.map_err(ended)??;
         let length = planned.block_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
         words.push(("blocks of the first epoch".to_owned(), length));
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
-        let links = joining.links();
-        let store_links = match (planned.plan(), &node_host) {
-            (LocalPlan::Cluster { plan, store, is_linked: true }, Some(host)) => {
-                let peer = |(at, (of_plan, name)): (usize, (&CacheStore, Option<String>))| {
-                    let peer = (at != *store).then(|| joining.store_peer(Rank(of_plan.id.0)));
-                    (name.unwrap_or_default(), peer)
-                };
-                let stores = planned.cluster.stores.iter().zip(names).enumerate().map(peer);
-                let stores: Vec<(String, Option<StorePeer>)> = stores.collect();
-                let peers = stores.iter().filter_map(|(_, peer)| peer.clone()).collect();
-                let datasets = opened.iter().map(|dataset| dataset.identity).collect();
-                let (own, owners, incoming) = (*store, plan.owners().clone(), links);
-                let linking = host.link(StoreLinks { stores, own, owners, datasets, incoming });
-                let service = working(joining, "links its node's cache to those of other nodes", linking);
-                Some(LinkedStore { peers, service: service.await })
-            }
-            // Other nodes' links to this rank are refused.
-            _ => None,
-        };
-        // An agent reads the blocks that its node owns.
-        let blocks = if agent.is_some() { BlockTable::default() } else { blocks };
-        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
-        if let Some(agent) = agent.clone().filter(|_| planned.plan().is_linked()) {
-            // Before any rank starts: no order holds back the first requests.
-            context.runtime.spawn_blocking(move || agent.read_in_blocks()).await.map_err(ended)?;
-        }
-        shared.set_unit_memory(&planned);
-        let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
-        let (blocks, group) = (vec![blocks], None);
+        let linked = self.linked(joining, &planned, node_host.as_deref(), names, &opened).await;
+        let with_blocks = |link: AgentLink| link.with_blocks(planned.block_bytes);
+        let (link, agent) = (link.map(with_blocks), agent.map(with_blocks));
+        let readers: Vec<AgentLink> = link.iter().chain(&agent).cloned().collect();
+        // Before any rank starts: no order holds back the first requests.
+        let reading = move || readers.iter().for_each(AgentLink::read_in_blocks);
+        context.runtime.spawn_blocking(reading).await.map_err(ended)?;
         let prepared = Prepared {
             planned,
             opened,
             named,
-            caches,
-            disk,
+            caches: Vec::new(),
+            disk: None,
             shared,
-            blocks,
+            blocks: Vec::new(),
             released,
-            group,
-            buffers,
-            agent,
+            group: None,
+            buffers: Arc::clone(&context.buffers),
+            agents: AgentLinks { samples: link, relayed: agent },
             node_host,
-            linked: store_links,
+            linked,
         };
         Ok((prepared, words))
+    }
+
+    /// Links the cache of this rank's node to those of other nodes, if it hosts one.
+    async fn linked(
+        &self,
+        joining: &mut RendezvousSteps,
+        planned: &Planned,
+        host: Option<&dyn HostedStore>,
+        names: Vec<Option<String>>,
+        opened: &[OpenDataset],
+    ) -> Option<LinkedStore> {
+        let links = joining.links();
+        // Without a host, other nodes' links to this rank are refused.
+        let (host, LocalPlan::Cluster { plan, store }) = (host?, planned.plan()) else { return None };
+        let peer = |(at, (of_plan, name)): (usize, (&CacheStore, Option<String>))| {
+            // A store without a name belongs to a rank without a cache.
+            let is_other = at != *store && name.is_some();
+            let peer = is_other.then(|| joining.store_peer(Rank(of_plan.id.0)));
+            (name.unwrap_or_default(), peer)
+        };
+        let stores = planned.cluster.stores.iter().zip(names).enumerate().map(peer);
+        let stores: Vec<(String, Option<StorePeer>)> = stores.collect();
+        let peers = stores.iter().filter_map(|(_, peer)| peer.clone()).collect();
+        let datasets = opened.iter().map(|dataset| dataset.identity).collect();
+        let (own, owners) = (*store, plan.owners().clone());
+        let linking = host.link(StoreLinks { stores, own, owners, datasets, incoming: links });
+        let service = working(joining, "links its node's cache to those of other nodes", linking).await;
+        Some(LinkedStore { peers, service })
     }
 
     /// The datasets. Rank 0 lists them for all.
@@ -462,18 +467,25 @@ impl GroupRun<'_> {
     }
 }
 
+/// What must be equal on ranks that share nothing.
+fn run_words(schedule: &Schedule) -> Words {
+    vec![
+        ("planner version".to_owned(), PLANNER_VERSION.to_string()),
+        ("schedule".to_owned(), schedule.fingerprint().to_string()),
+    ]
+}
+
 /// The inputs of the plan, by name, so that an error names the difference. Samples on disks are
 /// left out: they are in the table that all ranks got from rank 0.
 fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
-    let mut words = vec![
-        ("planner version".to_owned(), PLANNER_VERSION.to_string()),
-        ("schedule".to_owned(), schedule.fingerprint().to_string()),
+    let mut words = run_words(schedule);
+    words.extend([
         ("look-ahead of the plan".to_owned(), whole.look_ahead.to_string()),
         ("speed of the origin".to_owned(), format!("{:?}", whole.origin)),
         ("speed of the trainer".to_owned(), format!("{:?}", whole.trainer)),
         ("speed of the network".to_owned(), format!("{:?}", whole.network)),
         ("speed of storage servers".to_owned(), server_word(whole)),
-    ];
+    ]);
     let mut levels = Fingerprinter::new("levels 1").number(whole.stores.len() as u64);
     for store in &whole.stores {
         levels = levels.number(u64::from(store.node)).number(store.levels.len() as u64);
@@ -522,28 +534,20 @@ async fn start(
     joining: RendezvousSteps,
     context: &OpenContext,
 ) -> Result<Prepared> {
-    let whole = &prepared.planned.cluster;
-    let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
-    let ranks = (0..prepared.planned.config.world_size).filter_map(|rank| whole.store_of(Rank(rank)));
-    let of_ranks: Vec<StoreId> = ranks.map(|store| store.id).collect();
-    let group = Arc::new(joining.start(words, &bound(&prepared), &of_ranks, context).await?);
+    let group = Arc::new(joining.start(words, &bound(&prepared), context).await?);
     let service = prepared.linked.as_ref().map(|linked| {
         linked.peers.iter().for_each(|peer| peer.set_client(group.client(peer.rank())));
         group.serve(Arc::downgrade(&linked.service));
         Arc::clone(&linked.service)
     });
     let locality = match prepared.planned.plan() {
-        LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => {
-            Some(Arc::new(LocalityDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
-        }
+        LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => Some(Arc::new(LocalityDeal {
+            cluster: prepared.planned.cluster.clone(),
+            owners: plan.owners().clone(),
+        })),
         _ => None,
     };
-    let others = (!prepared.planned.plan().is_linked()).then(|| {
-        let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
-        let served = group.served().into();
-        PeerGroup { peers, stores: stores.into(), served, budget: SERVING }
-    });
-    let group = JoinedGroup::new(group, others, locality, service);
+    let group = JoinedGroup::new(group, locality, service);
     Ok(Prepared { group: Some(Box::new(group)), ..prepared })
 }
 

@@ -1,30 +1,31 @@
-//! The cache that the ranks of a node share, without an agent: one memory for all of them.
+//! The cache that the ranks of a node share: one memory for all of them.
 //!
 //! # The decision, and its price
 //!
 //! The first rank of a node hosts the cache, and the others map its memory. So no sample passes
-//! through a socket between them. A sample of 110 KB then costs 11 us of processor time, and 29 us
-//! between ranks that send samples to each other. The host's own rank needs no socket at all, and
-//! its samples in memory cost 1.6 us. The memory is the sum of what the ranks were given. It has
-//! their disks, too, and samples on them are found by the next run. If the host dies, the others
-//! read storage without a cache.
+//! through a socket between them. A sample of 110 KB then costs 11 us of processor time. The host's
+//! own rank needs no socket at all, and its samples in memory cost 1.6 us. The memory is the sum of
+//! what the ranks were given. It has their disks, too, and samples on them are found by the next
+//! run. If the host dies, the others read storage without a cache.
 //!
 //! The caches of a run read from each other, and ranks send each other nothing. The owner of a
 //! sample is that of the plan. Ranks of a node with other disks, or whose memory is limited apart,
-//! share apart, and their caches are linked like those of other nodes. Two nodes with eight ranks
-//! each then read 1.3 to 4 times as fast as ranks that read through each other. A node with one
-//! rank has such a cache, too. There it costs: a sample from another node takes a third more
-//! processor time at both ends, and one in memory 1.2 us more.
+//! share apart, and their caches are linked like those of other nodes. If they name one disk, the
+//! first of these caches has it. A node with one rank has such a cache, too. There it costs: a
+//! sample from another node takes a third more processor time at both ends, and one in memory
+//! 1.2 us more.
 //!
-//! Ranks keep caches of their own, and read from each other, if one of them has an agent, or cannot
-//! attach. Also if samples share compressed units and do not all fit, or if two caches of a node
-//! would have one disk.
+//! * *A node with an agent*: the cache has no memory. It reads from the agent, which keeps what the
+//!   node owns, and serves the other nodes.
+//! * *A rank that cannot attach*, and the ranks of a node whose cache cannot start, read storage by
+//!   themselves. The other caches stay linked.
+//! * *Ranks without any memory and disk* share nothing, and so do ranks whose stored units do not
+//!   fit in all caches together: each keeps what its own next uses need.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_local::disk::DiskDirectory;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
@@ -36,22 +37,39 @@ use super::working;
 use crate::agent::{AgentLink, attach_to};
 use crate::config::{Config, Disk};
 use crate::error::{Error, Result};
-use crate::node_host::{HostRank, HostedStore, NodeDataset, NodeHost, SharedCache};
+use crate::node_host::{AgentDatasets, HostRank, HostedStore, NodeDataset, NodeHost, NodeRoom, SharedCache};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
 
 /// What a rank says about the cache of its node.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct NodeOffer {
-    /// Whether it would share a cache, and with how many bytes of memory.
-    shares: bool,
+    /// Whether it can host a cache.
+    hosts: bool,
+    /// Its bytes of memory.
     memory: u64,
-    /// The directories of its disks, with their bytes, and whether all users share them.
-    disks: Vec<(Vec<u8>, u64, bool)>,
-    /// The address of the cache, if it hosts one.
-    address: Option<String>,
+    /// Its disks.
+    disks: Vec<OfferedDisk>,
+    /// Its node's agent, if it has one.
+    agent: Option<OfferedAgent>,
+}
+
+/// The agent of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OfferedAgent {
+    /// What no other agent is called, apart from those that it shares its cache with.
+    pub(super) name: String,
+    room: NodeRoom,
+}
+
+/// A disk in a form that ranks compare.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct OfferedDisk {
+    path: Vec<u8>,
+    bytes: u64,
+    is_shared: bool,
 }
 
 /// The cache of this rank's node.
@@ -64,62 +82,198 @@ pub(super) struct NodeCache {
     pub(super) held: Vec<Vec<SampleId>>,
 }
 
-/// Which caches a rank has.
-#[derive(Debug)]
-pub(super) enum JoinedCaches {
-    /// That of its node.
-    OfNode(NodeCache),
-    /// Its own.
-    Own,
-    /// None: the cache of its node has ended. A rank that is restarted finds that. Its node's disks
-    /// are whole, so it does not open a part of them.
-    Lost,
-}
-
 /// The rank that takes part.
 pub(super) struct NodeMember<'a> {
-    /// As the host of a cache needs it.
+    /// As the host of a cache needs it, with its own memory.
     pub(super) rank: HostRank<'a>,
     pub(super) host: Option<&'a Arc<dyn NodeHost>>,
     /// Its place in its group.
     pub(super) on_node: NodeRank,
-    /// The memory that was granted to it, in bytes.
-    pub(super) memory: u64,
     /// Whether its disks are known to be slower than storage. A host of a cache does not use them.
     pub(super) has_slow_disk: bool,
-    /// Whether it has an agent.
-    pub(super) has_agent: bool,
-    /// The memory that a host needs, in bytes, if samples share units. `None` within: no host reads
-    /// such units.
-    pub(super) units: Option<Option<u64>>,
+    /// Its node's agent, if it has one.
+    pub(super) agent: Option<&'a AgentLink>,
+    /// The bytes that all caches need together, if samples share stored units.
+    pub(super) units: Option<u64>,
 }
 
-/// The most parts of directories, which earlier ranks have left, that one process opens.
-const MOST_PARTS: u32 = 32;
-
-/// Whether ranks may share caches. Equal on all ranks, which then all take part.
-pub(super) fn may_share(groups: &[u32]) -> bool {
-    groups.len() > 1
+/// What all ranks say about the caches of their nodes. Equal on all of them.
+pub(super) struct NodeOffers {
+    offers: Vec<NodeOffer>,
+    nodes: Vec<u32>,
+    groups: Vec<u32>,
 }
 
-/// What ranks of a node have in common that may share a cache: the group of processes whose memory
-/// is limited together, and the names of their disks.
-pub(super) fn group_of(config: &Config) -> String {
-    let name = |disk: &Disk| {
-        let path = std::path::absolute(&disk.directory).unwrap_or_else(|_| disk.directory.clone());
-        format!("{}={}", path.display(), disk.bytes)
-    };
-    let disks: Vec<String> = config.disk.iter().map(name).collect();
-    format!("{} {}", memory_group(), disks.join(" "))
+impl NodeOffers {
+    /// What the ranks of a group say, the first one first.
+    fn of(&self, group: u32) -> impl Iterator<Item = &NodeOffer> + Clone {
+        let offers = self.offers.iter().zip(&self.groups);
+        offers.filter(move |(_, of_rank)| **of_rank == group).map(|(offer, _)| offer)
+    }
+
+    /// The group of a rank.
+    fn group(&self, rank: u32) -> u32 {
+        self.groups.get(rank as usize).copied().unwrap_or_default()
+    }
+
+    /// The agent that the cache of a rank's group reads from.
+    pub(super) fn agent_of(&self, rank: u32) -> Option<&OfferedAgent> {
+        self.of(self.group(rank)).next()?.agent.as_ref()
+    }
+
+    /// Whether any node has an agent.
+    pub(super) fn have_agents(&self) -> bool {
+        self.offers.iter().any(|offer| offer.agent.is_some())
+    }
+
+    /// The memory of the cache of a group, without its disks. `None`: it has no cache.
+    fn room(&self, group: u32) -> Option<NodeRoom> {
+        let first = self.of(group).next().filter(|first| first.hosts)?;
+        let memory = self.of(group).fold(0, |sum: u64, offer| sum.saturating_add(offer.memory));
+        Some(first.agent.as_ref().map_or(NodeRoom { memory, disk: 0 }, |agent| agent.room))
+    }
+
+    /// Whether the ranks have caches that read from each other. `units`: as of a member.
+    fn are_linked(&self, units: Option<u64>) -> bool {
+        let groups: BTreeSet<u32> = self.groups.iter().copied().collect();
+        let bytes = groups.into_iter().flat_map(|group| {
+            let disks = self.of(group).next().into_iter().flat_map(|first| &first.disks);
+            let disks = disks.filter(move |disk| self.has_disk(group, disk)).map(|disk| disk.bytes);
+            self.room(group)
+                .into_iter()
+                .flat_map(move |room| [room.memory, room.disk].into_iter().chain(disks.clone()))
+        });
+        let all = bytes.fold(0, u64::saturating_add);
+        all > 0 && units.is_none_or(|needs| needs <= all)
+    }
+
+    /// Whether the cache of a group has this disk. Its ranks all name it, and no earlier group of
+    /// the node does.
+    fn has_disk(&self, group: u32, disk: &OfferedDisk) -> bool {
+        let node = self.groups.iter().position(|it| *it == group).and_then(|rank| self.nodes.get(rank));
+        let is_earlier = |(at, offer): (usize, &NodeOffer)| {
+            self.nodes.get(at) == node
+                && self.groups.get(at).is_some_and(|other| *other < group)
+                && offer.disks.iter().any(|other| other.path == disk.path)
+        };
+        self.of(group).all(|offer| offer.disks.contains(disk))
+            && !self.offers.iter().enumerate().any(is_earlier)
+    }
 }
 
 impl NodeMember<'_> {
-    /// The settings of the cache: the limits of all ranks together.
-    fn config_of_node(&self) -> Config {
+    /// Learns what all ranks have. Returns `None` if their caches do not read from each other: each
+    /// rank then has caches of its own. All ranks must have the same `words`.
+    pub(super) async fn offers(
+        &self,
+        joining: &mut RendezvousSteps,
+        words: Words,
+    ) -> Result<Option<NodeOffers>> {
+        let disks = if self.agent.is_some() { Vec::new() } else { self.rank.config.disk.clone() };
+        // A disk may hang.
+        let comparing = self.rank.context.runtime.spawn_blocking(move || compared(&disks));
+        let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
+        let offered = |agent: &AgentLink| {
+            // Without a name it is not attached to.
+            OfferedAgent { name: agent.host().unwrap_or_default().to_owned(), room: agent.room() }
+        };
+        let agent = self.agent.map(offered);
+        let (hosts, memory) = (self.host.is_some(), self.rank.memory);
+        // The value has only numbers and strings, so this cannot fail.
+        let offer = serde_json::to_vec(&NodeOffer { hosts, memory, disks, agent }).unwrap_or_default();
+        let offers = exchange(joining, words, offer).await?;
+        let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
+        let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
+        let (nodes, groups) = (joining.nodes().to_vec(), joining.groups().to_vec());
+        let all = NodeOffers { offers, nodes, groups };
+        Ok(all.are_linked(self.units).then_some(all))
+    }
+
+    /// Starts the cache of its node, if it is the first rank there, and attaches to it. `None` if
+    /// that fails: the rank then reads storage by itself. All ranks take part.
+    pub(super) async fn join(
+        self,
+        joining: &mut RendezvousSteps,
+        all: &NodeOffers,
+        opened: &mut [OpenDataset],
+        storage: [&StorageOptions; 2],
+    ) -> Result<Option<NodeCache>> {
+        let (config, context) = (self.rank.config, self.rank.context);
+        let group = all.group(config.rank);
+        let room = all.room(group);
+        let mut host = match room {
+            Some(room) if self.on_node.rank == 0 => self.host(all, room, opened),
+            _ => None,
+        };
+        if let Some(started) = &host {
+            let opening = started.open_disks(opened.iter().map(described).collect());
+            working(joining, "opens its disks", opening).await?;
+        }
+        let own = host.as_ref().map(|host| host.address());
+        let addresses = exchange(joining, Vec::new(), own.clone().unwrap_or_default().into_bytes()).await?;
+        let first = all.groups.iter().position(|it| *it == group).and_then(|first| addresses.get(first));
+        let first = first.and_then(|address| String::from_utf8(address.clone()).ok());
+        let mut link = None;
+        // A host that was started again finds the address of its predecessor.
+        let known = first.filter(|first| !first.is_empty());
+        let other = own.filter(|own| known.as_ref() != Some(own));
+        for address in known.into_iter().chain(other) {
+            let host = host.as_deref().filter(|host| host.address() == address);
+            let room = room.unwrap_or_default();
+            let ranks = all.agent_of(config.rank).is_none().then_some(self.on_node.ranks);
+            let cache = SharedCache { address, host, room, ranks };
+            link = attach_to(cache, opened, config, storage, context).await?;
+            if link.is_some() {
+                break;
+            }
+        }
+        let Some(link) = link else {
+            // Its threads end, and disks are closed, which takes a moment.
+            let unused = host.take();
+            context.runtime.spawn_blocking(move || drop(unused)).await.map_err(ended)?;
+            return Ok(None);
+        };
+        let of_host = |dataset: &OpenDataset| {
+            host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
+        };
+        let held = opened.iter().map(of_host).collect();
+        link.replace_origins(opened);
+        Ok(Some(NodeCache { link, host, held }))
+    }
+
+    /// The cache of its group, which this rank hosts.
+    fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Box<dyn HostedStore>> {
+        let through_agent = self.agent.map(|_| AgentDatasets(opened.to_vec()));
+        let memory = if through_agent.is_some() { 0 } else { room.memory };
+        let config = &self.config_of_node(all);
+        let rank = HostRank { config, memory, through_agent: through_agent.as_ref(), ..self.rank };
+        match self.host?.start(rank) {
+            Ok(host) => Some(host),
+            Err(why) => {
+                tracing::warn!(why, "the ranks of this node have no cache");
+                None
+            }
+        }
+    }
+
+    /// The settings of the cache: the limits of all ranks together, and the disks that it has.
+    fn config_of_node(&self, all: &NodeOffers) -> Config {
         let (config, ranks) = (self.rank.config, self.on_node.ranks);
-        let disk = if self.has_slow_disk { Vec::new() } else { config.disk.clone() };
-        if disk.len() < config.disk.len() {
-            tracing::info!("the disks are slower than storage, and are not used");
+        let group = all.group(config.rank);
+        let offered = all.of(group).next().map(|first| &*first.disks).unwrap_or_default();
+        let mut disk = config.disk.clone();
+        if self.agent.is_some() || self.has_slow_disk {
+            disk.clear();
+        }
+        // Offered in the order of the settings.
+        let mut offered = offered.iter();
+        disk.retain(|_| offered.next().is_some_and(|disk| all.has_disk(group, disk)));
+        if disk.len() < config.disk.len() && self.agent.is_none() {
+            let why = match self.has_slow_disk {
+                true => "they are slower than storage",
+                false => "other ranks of this node have other ones, or use them apart",
+            };
+            tracing::info!(why, "the cache of this node does not use all disks");
         }
         Config {
             disk,
@@ -128,135 +282,24 @@ impl NodeMember<'_> {
             ..config.clone()
         }
     }
-
-    /// Whether this rank would use the cache of its node, whatever is on its disks.
-    fn would_share(&self) -> bool {
-        let has_cache = self.memory > 0 || !self.rank.config.disk.is_empty();
-        has_cache && !self.has_agent && self.host.is_some() && !self.rank.config.agent.is_off()
-    }
-
-    /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do,
-    /// or all keep their own. All ranks must have the same `words`.
-    pub(super) async fn join(
-        self,
-        joining: &mut RendezvousSteps,
-        words: Words,
-        opened: &mut [OpenDataset],
-        storage: [&StorageOptions; 2],
-    ) -> Result<JoinedCaches> {
-        let context = self.rank.context;
-        let disks = if self.would_share() { self.rank.config.disk.clone() } else { Vec::new() };
-        // A disk may hang.
-        let comparing = context.runtime.spawn_blocking(move || compared(&disks));
-        let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
-        let shares = self.would_share() && disks.is_some();
-        let host = self.host(shares);
-        let address = host.as_ref().map(|host| host.address());
-        let (memory, disks) = (self.memory, disks.unwrap_or_default());
-        let offer = NodeOffer { shares, memory, disks, address };
-        // The value has only numbers and strings, so this cannot fail.
-        let offer = serde_json::to_vec(&offer).unwrap_or_default();
-        let offers = exchange(joining, words, offer).await?;
-        let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
-        let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
-        let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
-        let groups = joining.groups().to_vec();
-        let of_group = |group: u32| agreed(&mates(&groups, group, &offers)).filter(|it| fits(it.1));
-        let own = groups.get(self.rank.config.rank as usize).copied().unwrap_or_default();
-        let most = groups.iter().max().copied().unwrap_or_default();
-        let are_linked = (0..=most).all(|group| of_group(group).is_some());
-        // A rank that is alone needs a cache that others read from, and no other.
-        let is_needed = are_linked || self.on_node.ranks > 1;
-        let have_disks_apart = have_own_disks(joining.nodes(), &groups, &offers);
-        let agreed = of_group(own).filter(|_| is_needed && have_disks_apart);
-        // Equal on all ranks.
-        let have_disks = offers.iter().any(|offer| !offer.disks.is_empty());
-        if have_disks {
-            if let (Some(host), Some(_)) = (&host, agreed) {
-                let opening = host.open_disks(opened.iter().map(described).collect());
-                working(joining, "opens its disks", opening).await?;
-            }
-            // Opening may take longer than a rank waits for the answer of the host.
-            exchange(joining, Vec::new(), Vec::new()).await?;
-        }
-        let mut link = None;
-        if let Some((address, memory)) = agreed {
-            let own = host.as_ref().map(|host| host.address());
-            if let Some(host) = &host {
-                host.set_memory(memory);
-            }
-            // A host that was started again finds the address of its predecessor.
-            for address in std::iter::once(address.to_owned()).chain(own.filter(|own| own != address)) {
-                let host = host.as_deref().filter(|host| host.address() == address);
-                let (ranks, is_ordered) = (self.on_node.ranks, !are_linked);
-                let cache = SharedCache { address, host, memory, ranks, is_ordered };
-                link = attach_to(cache, opened, self.rank.config, storage, context).await?;
-                if link.is_some() {
-                    break;
-                }
-            }
-        }
-        let attached = exchange(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
-        if mates(&groups, own, &attached).iter().all(|attached| ***attached == [1]) {
-            let of_host = |dataset: &OpenDataset| {
-                host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
-            };
-            let held = opened.iter().map(of_host).collect();
-            if have_disks && attached.iter().any(|attached| **attached != [1]) {
-                exchange(joining, Vec::new(), Vec::new()).await?;
-            }
-            let Some(link) = link else { return Ok(JoinedCaches::Lost) };
-            link.replace_origins(opened);
-            return Ok(JoinedCaches::OfNode(NodeCache { link, host, held }));
-        }
-        // Their threads end, and disks are closed, which takes a moment.
-        context.runtime.spawn_blocking(move || drop((link, host))).await.map_err(ended)?;
-        if have_disks {
-            // No rank opens a disk that the host still owns.
-            exchange(joining, Vec::new(), Vec::new()).await?;
-        }
-        Ok(JoinedCaches::Own)
-    }
-
-    /// The cache, if this rank hosts one.
-    fn host(&self, shares: bool) -> Option<Box<dyn HostedStore>> {
-        let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
-        match host.start(HostRank { config: &self.config_of_node(), ..self.rank }) {
-            Ok(host) => Some(host),
-            Err(why) => {
-                tracing::warn!(why, "the ranks of this node have caches of their own");
-                None
-            }
-        }
-    }
 }
 
-/// What the ranks of a group say, of what all ranks say.
-fn mates<'b, T>(groups: &[u32], group: u32, all: &'b [T]) -> Vec<&'b T> {
-    all.iter().zip(groups).filter(|(_, of_rank)| **of_rank == group).map(|(part, _)| part).collect()
-}
-
-/// Whether no directory of a node is that of two groups.
-fn have_own_disks(nodes: &[u32], groups: &[u32], offers: &[NodeOffer]) -> bool {
-    let mut users: BTreeMap<(u32, &[u8]), u32> = BTreeMap::new();
-    nodes.iter().zip(groups).zip(offers).all(|((node, group), offer)| {
-        offer.disks.iter().all(|(path, ..)| *users.entry((*node, path)).or_insert(*group) == *group)
-    })
-}
-
-/// Disks in a form that ranks compare. A directory may not exist yet, but its parent does. `None`
-/// if one process cannot open all of their parts. Blocks on files.
-fn compared(disks: &[Disk]) -> Option<Vec<(Vec<u8>, u64, bool)>> {
-    let parts = |disk: &Disk| DiskDirectory::new(&disk.directory, disk.bytes).parts();
+/// Disks in a form that ranks compare. A directory may not exist yet, but its parent does. Blocks
+/// on files.
+fn compared(disks: &[Disk]) -> Vec<OfferedDisk> {
     let whole = |path: &Path| {
         let path = std::path::absolute(path).ok()?;
         Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
     };
     let of = |disk: &Disk| {
         let path = whole(&disk.directory).unwrap_or_else(|| disk.directory.clone());
-        (path.into_os_string().into_encoded_bytes(), disk.bytes, disk.shared)
+        OfferedDisk {
+            path: path.into_os_string().into_encoded_bytes(),
+            bytes: disk.bytes,
+            is_shared: disk.shared,
+        }
     };
-    (disks.iter().map(parts).sum::<u32>() <= MOST_PARTS).then(|| disks.iter().map(of).collect())
+    disks.iter().map(of).collect()
 }
 
 /// What all ranks say, if this one says `own`.
@@ -279,12 +322,15 @@ fn invalid() -> Error {
     unreadable(&"the offers for the caches of nodes are invalid")
 }
 
-/// The address and the memory of the cache that these ranks share, if they do.
-fn agreed<'a>(mates: &[&'a NodeOffer]) -> Option<(&'a str, u64)> {
-    let first = mates.first()?;
-    let share = |mate: &&NodeOffer| mate.shares && mate.disks == first.disks;
-    let memory = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
-    first.address.as_deref().filter(|_| mates.iter().all(share)).map(|address| (address, memory))
+/// What ranks of a node have in common that may share a cache: the group of processes whose memory
+/// is limited together, and the names of their disks.
+pub(super) fn group_of(config: &Config) -> String {
+    let name = |disk: &Disk| {
+        let path = std::path::absolute(&disk.directory).unwrap_or_else(|_| disk.directory.clone());
+        format!("{}={}", path.display(), disk.bytes)
+    };
+    let disks: Vec<String> = config.disk.iter().map(name).collect();
+    format!("{} {}", memory_group(), disks.join(" "))
 }
 
 /// The group of processes whose memory is limited together. The memory of the cache counts for its
@@ -313,37 +359,71 @@ fn limited_together(groups: &str) -> String {
 mod tests {
     use super::*;
 
-    fn offer(memory: u64, address: Option<&str>) -> NodeOffer {
-        NodeOffer { shares: memory > 0, memory, disks: Vec::new(), address: address.map(str::to_owned) }
+    fn offer(memory: u64) -> NodeOffer {
+        NodeOffer { hosts: true, memory, ..NodeOffer::default() }
     }
 
     fn with_disk(path: &str) -> NodeOffer {
-        NodeOffer { disks: vec![(path.into(), 7, false)], ..offer(5, None) }
+        let disk = OfferedDisk { path: path.into(), bytes: 7, is_shared: false };
+        NodeOffer { disks: vec![disk], ..offer(5) }
+    }
+
+    fn all(offers: Vec<NodeOffer>, nodes: &[u32], groups: &[u32]) -> NodeOffers {
+        NodeOffers { offers, nodes: nodes.to_vec(), groups: groups.to_vec() }
     }
 
     #[test]
     // semantics: RANK-39
-    fn ranks_share_memory_only_if_all_of_a_group_can() {
-        let host = offer(7, Some("x"));
-        let both = |other| agreed(&[&host, &other]).map(|(address, memory)| (address.to_owned(), memory));
-        assert_eq!(both(offer(5, None)), Some(("x".to_owned(), 12)));
-        // One has a cache of its own.
-        assert_eq!(both(offer(0, None)), None);
-        // Its directory is another one.
-        assert_eq!(both(with_disk("x")), None);
-        let without = NodeOffer { memory: 0, ..offer(1, None) };
-        assert_eq!(both(without), Some(("x".to_owned(), 7)));
-        assert_eq!(agreed(&[&offer(7, None), &offer(5, Some("x"))]), None);
-        assert_eq!(agreed(&[]), None);
+    fn ranks_without_any_cache_or_host_share_nothing() {
+        let two = |offers| all(offers, &[0, 0], &[0, 0]);
+        let room = |memory| Some(NodeRoom { memory, disk: 0 });
+        let both = two(vec![offer(7), offer(5)]);
+        assert_eq!((both.room(0), both.are_linked(None)), (room(12), true));
+        // Whatever one of them lacks.
+        let one = two(vec![offer(0), offer(5)]);
+        assert_eq!((one.room(0), one.are_linked(None)), (room(5), true));
+        assert!(!two(vec![offer(0), offer(0)]).are_linked(None));
+        let disk = || NodeOffer { memory: 0, ..with_disk("x") };
+        assert!(two(vec![disk(), disk()]).are_linked(None));
+        assert!(!two(vec![disk(), offer(0)]).are_linked(None), "not a disk of all");
+        let unhosted = two(vec![NodeOffer { hosts: false, ..offer(7) }, offer(5)]);
+        assert_eq!((unhosted.room(0), unhosted.are_linked(None)), (None, false));
+        // One node of two has a cache.
+        let unhosted = NodeOffer { hosts: false, ..offer(7) };
+        assert!(all(vec![unhosted, offer(5)], &[0, 1], &[0, 1]).are_linked(None));
+    }
+
+    #[test]
+    // semantics: RANK-39, AGENT-25
+    fn cache_of_a_node_with_an_agent_has_what_the_agent_has() {
+        let room = NodeRoom { memory: 70, disk: 8 };
+        let agent = Some(OfferedAgent { name: "x".to_owned(), room });
+        let offers = all(vec![NodeOffer { agent, ..offer(0) }, offer(5)], &[0, 0], &[0, 0]);
+        assert_eq!((offers.room(0), &*offers.agent_of(1).unwrap().name), (Some(room), "x"));
+        assert!(offers.are_linked(None) && offers.have_agents());
+    }
+
+    #[test]
+    // semantics: RANK-39, FORMAT-6
+    fn stored_units_must_fit_in_all_caches_together() {
+        let offers = all(vec![offer(7), with_disk("x")], &[0, 1], &[0, 1]);
+        assert!(offers.are_linked(Some(19)) && !offers.are_linked(Some(20)));
     }
 
     #[test]
     // semantics: RANK-39
-    fn groups_of_a_node_have_disks_of_their_own() {
-        let offers = ["a", "a", "b", "a"].map(with_disk);
-        assert!(have_own_disks(&[0, 0, 0, 1], &[0, 0, 1, 2], &offers));
+    fn disk_is_used_by_the_first_cache_whose_ranks_all_name_it() {
+        let offers = ["a", "a", "b", "a"].map(with_disk).to_vec();
+        let disk = |path: &str| with_disk(path).disks.remove(0);
+        let groups = all(offers.clone(), &[0, 0, 0, 1], &[0, 0, 1, 2]);
+        assert!(groups.has_disk(0, &disk("a")) && groups.has_disk(1, &disk("b")));
+        assert!(groups.has_disk(2, &disk("a")), "on another node");
         // The first two ranks are limited apart.
-        assert!(!have_own_disks(&[0, 0, 0, 1], &[0, 1, 2, 3], &offers));
+        let groups = all(offers.clone(), &[0, 0, 0, 1], &[0, 1, 2, 3]);
+        assert!(groups.has_disk(0, &disk("a")) && !groups.has_disk(1, &disk("a")));
+        // Not all ranks of the group name it.
+        let groups = all(offers, &[0, 0, 0, 1], &[0, 0, 0, 1]);
+        assert!(!groups.has_disk(0, &disk("a")) && !groups.has_disk(0, &disk("b")));
     }
 
     #[test]

@@ -199,7 +199,8 @@ impl Ready {
     /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
-        let Prepared { planned, opened, named, caches, disk, shared, group, buffers, agent, .. } = prepared;
+        let Prepared { planned, opened, named, caches, disk, shared, group, buffers, agents, .. } = prepared;
+        let agent = agents.samples;
         let Planned { config, cluster, memory: granted, units, factors, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
@@ -217,8 +218,7 @@ impl Ready {
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading =
             ReadParts { retry: config.retry_policy(), units: units.clone(), buffers: Arc::clone(&buffers) };
-        let assembly =
-            Assembly::new(opened, caches, (None, None), look_ahead, OnError::Skip, Vec::new(), reading);
+        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             whole,
             catalog,
@@ -316,7 +316,7 @@ impl Source {
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 if let Some(agent) = &self.inner.agent {
-                    agent.announce(&self.run(all)?, &plan, None, None);
+                    agent.announce(&self.run(all)?, &plan, None);
                 }
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }

@@ -1,11 +1,8 @@
 //! The core's inputs (events) and outputs (actions).
 
-use std::time::Duration;
-
 use foreread_oracle::AccessStream;
 use foreread_types::{SampleKey, Tick};
 
-use super::OriginPace;
 use crate::report::BatchCounts;
 
 /// An input of the core.
@@ -34,8 +31,9 @@ pub enum CoreEvent {
     Arrived(Tick),
     /// A read has failed, after all retries. A cache may still have the sample.
     Failed(Tick),
-    /// A read has failed because its server was silent for the origin's patience. A read of the
-    /// origin by this rank would wait for the same server, so there is none.
+    /// A read has failed because its server was silent for the origin's patience. As
+    /// [`Failed`](Self::Failed): a read of the origin is not repeated, because the next one would
+    /// wait for the same server.
     GivenUp(Tick),
     /// A cache's read has failed because the stored sample is corrupt, of another length, or gone.
     Invalid(Tick),
@@ -55,20 +53,6 @@ pub enum CoreEvent {
     },
     /// The trainer requests the next batch, which is not complete.
     Waiting,
-    /// The trainer has waited long for the next batch. May be repeated.
-    WaitedLong {
-        /// The time waited, without the time in which this process was stopped.
-        waited: Duration,
-        /// The pace of the origin.
-        origin: OriginPace,
-    },
-    /// A hedge ([`CoreAction::Hedge`]) has delivered the sample.
-    HedgeArrived(Tick),
-    /// A hedge has failed.
-    HedgeFailed(Tick),
-    /// A hedge has failed because the catalog cannot locate the sample. The run ends there as with
-    /// [`Unlocated`](Self::Unlocated), unless the owner delivers.
-    HedgeUnlocated(Tick),
     /// The trainer has taken the next batch.
     Taken,
     /// All events so far were passed. Reads with room may be issued. Separate from the other events
@@ -106,42 +90,12 @@ pub enum CoreAction {
         /// The bytes that the read allocates, which are charged.
         read_cost: u64,
     },
-    /// Request the sample from the rank that owns it. Answered by `Arrived` or `Failed`.
-    RequestPeer {
-        /// The use that needs it.
-        tick: Tick,
-        /// The sample.
-        key: SampleKey,
-        /// The position of the owner's store in the cluster.
-        store: usize,
-    },
     /// Read the sample from the origin. Answered by `Arrived` or `Failed`.
     Read {
         /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
-    },
-    /// Also read the sample from the origin, because its owner is slow. Answered by `HedgeArrived`
-    /// or `HedgeFailed`. At most once per use.
-    Hedge {
-        /// The use that needs it.
-        tick: Tick,
-        /// The sample.
-        key: SampleKey,
-    },
-    /// Cancel the hedge, because the owner has delivered the sample. No answer.
-    CancelHedge {
-        /// The use of the hedge.
-        tick: Tick,
-    },
-    /// Cancel the request to the owner, because the hedge has delivered the sample. It may still be
-    /// answered.
-    CancelPeerRequest {
-        /// The sample.
-        key: SampleKey,
-        /// The position of the owner's store in the cluster.
-        store: usize,
     },
     /// Store the sample of the use `tick` in the cache at `level`, if there is room. No answer.
     Store {

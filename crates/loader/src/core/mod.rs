@@ -31,27 +31,22 @@
 //! `horizon` ticks away. Of several issued uses the last one decides. The core keeps no table of
 //! cached samples. It queries the cache, so a lost sample costs one read and nothing else.
 //!
-//! In a cluster, a sample of another rank is requested from its owner after the own caches (which
-//! may have a second copy). If the owner does not deliver it, it is read from the origin. While the
-//! trainer waits, samples of slow owners are hedged by reads of the origin ([`CoreAction::Hedge`],
-//! with its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both
-//! are charged while both are open, so the front batch may exceed the budget.
+//! Ranks that share their caches have none of their own. Their samples lie in the stores of the
+//! nodes, which the engine reads like an origin.
 
 mod event;
-mod hedging;
 mod upcoming;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
 pub use self::event::{CoreAction, CoreEvent};
-pub use self::hedging::OriginPace;
 use self::upcoming::{NextUse, UpcomingUses};
-use self::window::{HedgeState, UseState, UseWindow, nearest};
+use self::window::{UseState, UseWindow, nearest};
 use crate::report::{BatchCounts, ReadSource};
 
 /// The charge of a use in addition to its bytes, so that a stream of empty samples is bounded too.
@@ -141,8 +136,6 @@ pub struct Core {
     /// first.
     unlocated: BTreeSet<Tick>,
     trainer_waits: bool,
-    /// Bytes that owners have delivered since the trainer began to wait, by store.
-    delivered: BTreeMap<usize, u64>,
     ended: bool,
 }
 
@@ -170,7 +163,6 @@ impl Core {
             last_taken: 0,
             unlocated: BTreeSet::new(),
             trainer_waits: false,
-            delivered: BTreeMap::new(),
             ended: false,
         }
     }
@@ -202,8 +194,7 @@ impl Core {
             CoreEvent::Stored(tick) => self.stored(tick, actions),
             CoreEvent::Absent(tick) => self.absent(tick, actions),
             CoreEvent::Arrived(tick) => self.arrived(tick, actions),
-            CoreEvent::Failed(tick) => self.failed(tick, false, actions),
-            CoreEvent::GivenUp(tick) => self.given_up(tick, actions),
+            CoreEvent::Failed(tick) | CoreEvent::GivenUp(tick) => self.failed(tick, false, actions),
             CoreEvent::Invalid(tick) => self.failed(tick, true, actions),
             CoreEvent::Unlocated(tick) => {
                 self.note_unlocated(tick);
@@ -211,14 +202,7 @@ impl Core {
             }
             CoreEvent::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             CoreEvent::LookAhead { bytes } => self.look_ahead = bytes.min(self.config.look_ahead),
-            CoreEvent::Waiting => self.on_waiting(),
-            CoreEvent::WaitedLong { waited, origin } => self.waited_long(waited, origin, actions),
-            CoreEvent::HedgeArrived(tick) => self.hedge_arrived(tick, actions),
-            CoreEvent::HedgeFailed(tick) => self.hedge_failed(tick, actions),
-            CoreEvent::HedgeUnlocated(tick) => {
-                self.note_unlocated(tick);
-                self.hedge_failed(tick, actions);
-            }
+            CoreEvent::Waiting => self.trainer_waits = true,
             CoreEvent::Taken => self.taken(),
             CoreEvent::Proceed => self.proceed(actions),
         }
@@ -255,13 +239,6 @@ impl Core {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
             UseState::Reading => self.settle(tick, UseState::Ready(ReadSource::Origin), false, actions),
-            UseState::RequestingPeer { store, hedge } => {
-                *self.delivered.entry(store).or_default() += slot.bytes;
-                if hedge == HedgeState::Open {
-                    actions.push(CoreAction::CancelHedge { tick });
-                }
-                self.settle(tick, UseState::Ready(ReadSource::Peer), false, actions);
-            }
             UseState::Fetching { level } => self.cache_delivered(tick, level, actions),
             _ => {}
         }
@@ -270,13 +247,10 @@ impl Core {
     fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A failing cache or owner costs a read, never the sample. The failed read releases its
-            // staging memory, and this read is charged on its own.
-            UseState::RequestingPeer { hedge: HedgeState::Open, .. } => slot.state = UseState::Reading,
-            UseState::Fetching { .. } | UseState::RequestingPeer { .. } => {
-                if let UseState::Fetching { level } = slot.state
-                    && lost
-                {
+            // A failing cache costs a read, never the sample. The failed read releases its staging
+            // memory, and this read is charged on its own.
+            UseState::Fetching { level } => {
+                if lost {
                     // Otherwise it would fail again at every use.
                     actions.push(CoreAction::Remove { key: slot.key, level });
                 }
@@ -307,18 +281,11 @@ impl Core {
         }
     }
 
-    /// Looks for the sample in the next candidate cache, requests it from its owner, or reads it
-    /// from the origin.
+    /// Looks for the sample in the next candidate cache, or reads it from the origin.
     fn look_up(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<CoreAction>) {
         let (state, action) = match self.candidate(key, after) {
             Some(level) => (UseState::LookingUp { level }, CoreAction::Find { tick, key, level }),
-            None => match self.plan.elsewhere(key) {
-                Some(store) => (
-                    UseState::RequestingPeer { store, hedge: HedgeState::None },
-                    CoreAction::RequestPeer { tick, key, store },
-                ),
-                None => (UseState::Reading, CoreAction::Read { tick, key }),
-            },
+            None => (UseState::Reading, CoreAction::Read { tick, key }),
         };
         let Some(slot) = self.window.get_mut(tick) else { return };
         slot.state = state;
@@ -440,11 +407,6 @@ impl Core {
         self.trainer_waits = false;
         self.last_taken = batch.charged;
         self.span = self.span.saturating_sub(batch.bytes + batch.ticks * USE_OVERHEAD);
-    }
-
-    fn on_waiting(&mut self) {
-        self.trainer_waits = true;
-        self.delivered.clear();
     }
 
     // ---- issuing ----

@@ -14,8 +14,6 @@ pub(super) enum UseState {
     LookingUp { level: usize },
     /// Being read from the cache at this level.
     Fetching { level: usize },
-    /// Requested from its owner, which uses this store, and perhaps also hedged.
-    RequestingPeer { store: usize, hedge: HedgeState },
     /// Being read from the origin.
     Reading,
     /// Waiting for an earlier use of the same sample.
@@ -23,15 +21,6 @@ pub(super) enum UseState {
     /// Settled with a sample from this source.
     Ready(ReadSource),
     /// Settled without a sample, which cannot be read.
-    Failed,
-}
-
-/// The hedge of a use that was requested from another rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HedgeState {
-    None,
-    Open,
-    /// The hedge failed. No second one follows.
     Failed,
 }
 

@@ -1,8 +1,6 @@
 //! Named tests for faults that were found once.
 
-use std::time::Duration;
-
-use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent, OriginPace};
+use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent};
 use foreread_loader::{OnError, ReadSource};
 use foreread_oracle::Deal;
 use foreread_planner::Retention;
@@ -20,7 +18,6 @@ fn plain(sizes: Vec<u64>, draw: SampleOrder, epochs: u64) -> Scenario {
         deal: Deal::Torch,
         world_size: 1,
         rank: 0,
-        together: false,
         resume: None,
         caches: Vec::new(),
         look_ahead: 100_000,
@@ -95,81 +92,11 @@ fn failure_is_followed_by_no_action() {
     }
 }
 
-/// A hedge that the catalog could not locate made its sample a failed one, which the policy left
-/// out.
-#[test]
-// semantics: SAMPLE-20
-fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
-    let mut scenario = plain(vec![100; 16], SampleOrder::Shuffle, 2);
-    (scenario.world_size, scenario.together) = (2, true);
-    scenario.caches = vec![cache(true, 10_000)];
-    let run = scenario.run();
-    let levels = vec![CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT }];
-    let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
-    let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
-    let is_request = |action: &CoreAction| matches!(action, CoreAction::RequestPeer { .. });
-    let [unlocated, failed]: [fn(Tick) -> CoreEvent; 2] = [CoreEvent::HedgeUnlocated, CoreEvent::HedgeFailed];
-    // Where the hedge fails first, the following read decides.
-    for (hedge, owner_first, is_end) in
-        [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
-    {
-        let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
-        let mut on = |event: CoreEvent| actions(&mut core, event);
-        on(CoreEvent::Proceed);
-        let mut opened = Vec::new();
-        for pass in 0..2 {
-            let stream = run.stream(&run.pass(pass).unwrap()).unwrap();
-            on(CoreEvent::Dealt { pass, stream });
-            opened.extend(on(CoreEvent::Proceed));
-        }
-        // Samples that are not in memory are requested or read.
-        for at in 0..opened.len() {
-            if let CoreAction::Find { tick, .. } = opened[at] {
-                opened.extend(on(CoreEvent::Absent(tick)));
-            }
-        }
-        let requested: Vec<Tick> =
-            opened.iter().filter(|action| is_request(action)).filter_map(about).collect();
-        let slow = *requested.first().expect("a sample of the other rank's");
-        for tick in opened.iter().filter(|action| !is_request(action)).filter_map(about).chain(requested) {
-            if tick != slow {
-                on(CoreEvent::Arrived(tick));
-            }
-        }
-        on(CoreEvent::Proceed);
-        (0..slow.0 / 4).for_each(|_| drop(on(CoreEvent::Taken)));
-        on(CoreEvent::Waiting);
-        let hedges = on(CoreEvent::WaitedLong { waited: Duration::from_secs(10), origin });
-        assert!(matches!(hedges[..], [CoreAction::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
-        if owner_first {
-            assert!(on(CoreEvent::Failed(slow)).is_empty(), "the hedge is its read now");
-            on(hedge(slow));
-        } else {
-            on(hedge(slow));
-            assert!(
-                matches!(on(CoreEvent::Failed(slow))[..], [CoreAction::Read { tick, .. }] if tick == slow)
-            );
-            on(CoreEvent::Failed(slow));
-        }
-        let end = on(CoreEvent::Proceed);
-        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Fail { .. })), is_end, "{end:?}");
-        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Hand { .. })), !is_end, "{end:?}");
-    }
-}
-
 /// The actions caused by an event.
 fn actions(core: &mut Core, event: CoreEvent) -> Vec<CoreAction> {
     let mut actions = Vec::new();
     core.on(event, &mut actions);
     actions
-}
-
-/// The use that a read is for.
-fn about(action: &CoreAction) -> Option<Tick> {
-    match action {
-        CoreAction::RequestPeer { tick, .. } | CoreAction::Read { tick, .. } => Some(*tick),
-        _ => None,
-    }
 }
 
 /// A cache's read that the catalog could not locate ended the run although the origin's read

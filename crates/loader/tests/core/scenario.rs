@@ -6,7 +6,7 @@ use foreread_loader::OnError;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch, Weighted,
 };
-use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Ranks, plan, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId, mix};
 use proptest::prelude::*;
 
@@ -60,8 +60,6 @@ pub struct FaultRates {
     pub invalid_events: u64,
     /// The pass whose order cannot be computed.
     pub undealt: Option<usize>,
-    /// Requests that other ranks do not answer with the sample.
-    pub unresponsive: u64,
 }
 
 impl FaultRates {
@@ -85,8 +83,6 @@ pub struct Scenario {
     pub deal: Deal,
     pub world_size: u32,
     pub rank: u32,
-    /// Whether the ranks share their caches, which are all like this one's.
-    pub together: bool,
     /// Starts after this many batches of this pass of a run with another world size.
     pub resume: Option<(usize, u64, u32)>,
     pub caches: Vec<CacheSpec>,
@@ -155,13 +151,7 @@ impl Scenario {
             Level::new(name, cache.capacity, cache.footprint)
         });
         let store = CacheStore::new(StoreId(0), levels.collect());
-        if !self.together {
-            return LocalPlan::Private(Arc::new(plan(run, &self.sizes(), &Cluster::single(store)).unwrap()));
-        }
-        let stores = (0..self.world_size).map(|id| CacheStore { id: StoreId(id), node: id, ..store.clone() });
-        let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
-        let plan = plan_cluster(run, &self.sizes(), &cluster).unwrap();
-        LocalPlan::Cluster { plan: Arc::new(plan), store: self.rank as usize, is_linked: false }
+        LocalPlan::Private(Arc::new(plan(run, &self.sizes(), &Cluster::single(store)).unwrap()))
     }
 
     /// Whether the origin never delivers the sample.
@@ -247,28 +237,11 @@ fn faults() -> impl Strategy<Value = FaultRates> {
         (seldom(50), seldom(100)),
         prop::bool::weighted(0.2),
         0..10u64,
-        (undealt, seldom(100)),
+        undealt,
     )
         .prop_map(
-            |(
-                bad,
-                lost,
-                (broken, hiccup),
-                (refused, warm),
-                slow_writes,
-                invalid_events,
-                (undealt, unresponsive),
-            )| FaultRates {
-                bad,
-                lost,
-                broken,
-                hiccup,
-                refused,
-                warm,
-                slow_writes,
-                invalid_events,
-                undealt,
-                unresponsive,
+            |(bad, lost, (broken, hiccup), (refused, warm), slow_writes, invalid_events, undealt)| {
+                FaultRates { bad, lost, broken, hiccup, refused, warm, slow_writes, invalid_events, undealt }
             },
         )
 }
@@ -295,7 +268,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
         prop_oneof![3 => Just(1usize), 1 => 2..4usize],
         prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)],
     );
-    let world = (world, any::<bool>(), any::<bool>());
+    let world = (world, any::<bool>());
     (data, 1..=5u64, deal, (world, resume), caches(), look_ahead, (on_error, faults), (trainer, any::<u64>()))
         .prop_map(
             |(
@@ -309,7 +282,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                 (trainer, seed),
             )| {
                 let ((datasets, phases), (hold, stop)) = (data, trainer);
-                let ((world_size, rank), together, warm) = world;
+                let ((world_size, rank), warm) = world;
                 Scenario {
                     datasets,
                     phases,
@@ -317,7 +290,6 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                     deal,
                     world_size,
                     rank,
-                    together: together && world_size > 1,
                     resume,
                     caches,
                     look_ahead,

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
-use std::time::Duration;
 
-use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent, OriginPace};
+use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent};
 use foreread_loader::{BatchCounts, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
@@ -43,8 +42,6 @@ enum PendingRequest {
     Find { tick: Tick, key: SampleKey, level: usize },
     Fetch { tick: Tick, key: SampleKey, level: usize, charge: ByteCharge },
     Read { tick: Tick, key: SampleKey, charge: ByteCharge },
-    Request { tick: Tick, key: SampleKey, charge: ByteCharge },
-    Hedge { tick: Tick, key: SampleKey, charge: ByteCharge },
 }
 
 impl PendingRequest {
@@ -53,10 +50,7 @@ impl PendingRequest {
         match self {
             Self::Deal { .. } => None,
             Self::Find { tick, .. } => Some((*tick, true)),
-            Self::Fetch { tick, .. }
-            | Self::Read { tick, .. }
-            | Self::Request { tick, .. }
-            | Self::Hedge { tick, .. } => Some((*tick, false)),
+            Self::Fetch { tick, .. } | Self::Read { tick, .. } => Some((*tick, false)),
         }
     }
 }
@@ -97,13 +91,7 @@ pub struct World<'a> {
     pub removed: u64,
     /// Bytes of an earlier run in the caches.
     warm: u64,
-    /// Uses whose request the owner did not fulfil.
-    refused: HashSet<u64>,
-    /// Hedged uses, and those whose hedge won.
-    hedged: HashSet<u64>,
-    won: HashSet<u64>,
-    /// Samples that a cache found and did not deliver, and those of them that it had lost.
-    undelivered: HashSet<SampleKey>,
+    /// Samples that a cache found, and had lost when they were read.
     lost: HashSet<SampleKey>,
     /// The latest use of each sample that caused an action.
     latest: HashMap<SampleKey, u64>,
@@ -151,10 +139,6 @@ impl<'a> World<'a> {
             stored: HashMap::new(),
             removed: 0,
             warm: 0,
-            refused: HashSet::new(),
-            hedged: HashSet::new(),
-            won: HashSet::new(),
-            undelivered: HashSet::new(),
             lost: HashSet::new(),
             latest: HashMap::new(),
             state: scenario.seed,
@@ -220,7 +204,6 @@ impl<'a> World<'a> {
                 self.answer(at)
             }
             0..13 => self.proceed(),
-            13 if self.waiting && self.requested => self.wait_long(),
             13..15 => self.report_trainer(),
             15..19 => {
                 self.train();
@@ -279,35 +262,6 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The trainer waits long. Only uses of the batch it waits for may be hedged.
-    fn wait_long(&mut self) -> Checked {
-        let before = self.hedged.clone();
-        let waited = Duration::from_millis(1000 + 100 * self.draw(10));
-        let origin = OriginPace {
-            latency: Duration::from_millis(self.draw(700)),
-            bytes_per_second: (1 + self.draw(1 << 20)) as f64,
-        };
-        self.pass(CoreEvent::WaitedLong { waited, origin })?;
-        // The model has no batch that ends the run.
-        let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
-        let range = batch.first..batch.first + batch.keys.len() as u64;
-        let busy = self.unreported.taken > 0 || !self.queue.is_empty();
-        for tick in self.hedged.difference(&before) {
-            prop_assert!(
-                range.contains(tick) && !busy,
-                "{tick} is hedged for a trainer that waits for {range:?}"
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether the owner has an open request for this use.
-    fn is_requested(&self, of: Tick) -> bool {
-        self.requests
-            .iter()
-            .any(|request| matches!(request, PendingRequest::Request { tick, .. } if *tick == of))
-    }
-
     fn answer(&mut self, at: usize) -> Checked {
         match self.requests.swap_remove(at) {
             PendingRequest::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
@@ -335,53 +289,28 @@ impl<'a> World<'a> {
                     return self.pass(CoreEvent::Arrived(tick));
                 }
                 drop(charge);
-                self.undelivered.insert(key);
                 if hiccup {
-                    return self.pass(CoreEvent::Failed(tick));
+                    let event = self.failure(tick);
+                    return self.pass(event);
                 }
                 self.lost.insert(key);
                 self.pass(CoreEvent::Invalid(tick))
             }
-            PendingRequest::Request { tick, charge, .. } if self.won.contains(&tick.0) => {
-                drop(charge);
-                let event = if self.chance(50) { CoreEvent::Failed(tick) } else { CoreEvent::Arrived(tick) };
-                let mut actions = Vec::new();
-                self.core.on(event, &mut actions);
-                prop_assert!(actions.is_empty(), "a request that lost led to {actions:?}");
-                Ok(())
-            }
-            PendingRequest::Request { tick, charge, key } => {
-                // A sample that the origin does not deliver is nowhere.
-                if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
-                    drop(charge);
-                    self.refused.insert(tick.0);
-                    return self.pass(CoreEvent::Failed(tick));
-                }
-                self.hold(tick, HeldSample::read(key, charge), ReadSource::Peer)?;
-                self.pass(CoreEvent::Arrived(tick))
-            }
-            PendingRequest::Hedge { tick, charge, key } => {
-                if self.scenario.is_bad(key)
-                    || (self.is_requested(tick) && self.chance(self.scenario.faults.unresponsive))
-                {
-                    drop(charge);
-                    return self.pass(CoreEvent::HedgeFailed(tick));
-                }
-                if self.is_requested(tick) {
-                    self.won.insert(tick.0);
-                }
-                self.hold(tick, HeldSample::read(key, charge), ReadSource::Origin)?;
-                self.pass(CoreEvent::HedgeArrived(tick))
-            }
             PendingRequest::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
-                self.pass(CoreEvent::Failed(tick))
+                let event = self.failure(tick);
+                self.pass(event)
             }
             PendingRequest::Read { tick, charge, key } => {
                 self.hold(tick, HeldSample::read(key, charge), ReadSource::Origin)?;
                 self.pass(CoreEvent::Arrived(tick))
             }
         }
+    }
+
+    /// A failed read, of a server that is silent or not.
+    fn failure(&mut self, tick: Tick) -> CoreEvent {
+        if self.chance(50) { CoreEvent::Failed(tick) } else { CoreEvent::GivenUp(tick) }
     }
 
     fn put(&mut self, tick: Tick, sample: Rc<HeldSample>, level: usize) -> Checked {
@@ -460,21 +389,8 @@ impl<'a> World<'a> {
                 let charge = ByteCharge::staging(&self.accounting, read_cost);
                 self.requests.push(PendingRequest::Fetch { tick, key, level, charge });
             }
-            CoreAction::RequestPeer { tick, key, store } => {
-                prop_assert_eq!(self.model.uses[tick.0 as usize], key);
-                prop_assert_eq!(self.plan.elsewhere(key), Some(store));
-                prop_assert!(!self.refused.contains(&tick.0), "{key} is requested twice for {tick}");
-                let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
-                self.requests.push(PendingRequest::Request { tick, key, charge });
-            }
             CoreAction::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
-                prop_assert!(
-                    self.plan.elsewhere(key).is_none()
-                        || self.refused.contains(&tick.0)
-                        || self.undelivered.contains(&key),
-                    "{key} is another rank's to read"
-                );
                 *self.read.entry(key).or_default() += 1;
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
                 self.requests.push(PendingRequest::Read { tick, key, charge });
@@ -517,23 +433,6 @@ impl<'a> World<'a> {
                 let sample = Rc::clone(sample);
                 self.latest.insert(sample.key, to.0);
                 self.hold(to, sample, ReadSource::Memory)?;
-            }
-            CoreAction::Hedge { tick, key } => {
-                prop_assert!(self.is_requested(tick), "{key} is hedged without a request");
-                prop_assert!(self.hedged.insert(tick.0), "{key} is hedged twice for {tick}");
-                *self.read.entry(key).or_default() += 1;
-                let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
-                self.requests.push(PendingRequest::Hedge { tick, key, charge });
-            }
-            CoreAction::CancelHedge { tick: lost } => {
-                let before = self.requests.len();
-                self.requests.retain(
-                    |request| !matches!(request, PendingRequest::Hedge { tick, .. } if *tick == lost),
-                );
-                prop_assert_eq!(before - self.requests.len(), 1, "hedges for {}", lost);
-            }
-            CoreAction::CancelPeerRequest { key, store } => {
-                prop_assert_eq!(self.plan.elsewhere(key), Some(store))
             }
             CoreAction::Hand { pass, index, first, ticks, counts } => {
                 self.hand((pass, index, first.0, ticks), counts)?

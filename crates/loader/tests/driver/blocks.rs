@@ -217,7 +217,6 @@ impl Rig {
         let parts = LoaderParts {
             run: self.run.clone(),
             plan: LocalPlan::Private(Arc::clone(&self.plan)),
-            others: None,
             locality: None,
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],

@@ -4,12 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod blocks;
-mod cluster;
-mod cluster_blocks;
 mod content;
 mod ends;
 mod engine;
 mod errors;
+mod locality;
 mod memory;
 mod metrics;
 mod packed;

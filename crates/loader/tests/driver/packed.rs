@@ -105,7 +105,6 @@ async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) ->
     let parts = LoaderParts {
         run,
         plan: LocalPlan::Private(plan),
-        others: None,
         locality: None,
         warm: false,
         datasets: vec![Dataset::new(catalog.clone(), Arc::new(origin))],

@@ -96,7 +96,6 @@ impl Rig {
         let parts = LoaderParts {
             run,
             plan: LocalPlan::Private(plan),
-            others: None,
             locality: None,
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],

@@ -34,7 +34,7 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_planner::{
@@ -45,6 +45,7 @@ use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, T
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCounts, StoreStatus};
 use self::job_orders::JobOrders;

@@ -64,7 +64,7 @@ impl World {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.requesting = Some(end);
         }
-        self.work_soon(rank, Work::ClientTask(id));
+        self.sweep(rank, to, id);
     }
 
     pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
@@ -97,6 +97,7 @@ impl World {
         link.state = LinkState::Down { until: now + wait };
         link.machine = client::ClientMachine::new(Rank(to as u32), RUN);
         link.pending.clear();
+        link.dropped.clear();
         let error = crate::peer_client::error_of(Rank(to as u32), why);
         let mut answers = Vec::new();
         for (&request, uses) in &link.batches {

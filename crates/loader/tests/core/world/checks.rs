@@ -4,7 +4,7 @@ use foreread_loader::core::CoreEvent;
 use foreread_planner::{LowerBound, Retention, Scope};
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::{Checked, PendingRequest, RunEnd, World};
+use super::{Checked, RunEnd, World};
 
 impl World<'_> {
     /// The invariants after every step.
@@ -12,24 +12,11 @@ impl World<'_> {
         let (staging, unreported) = (self.accounting.staging.get(), self.accounting.unreported.get());
         prop_assert_eq!(self.core.charged(), staging + unreported + self.finding, "counted and outstanding");
         let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        let bound = bound + self.double_charged();
         prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
         for (room, cache) in self.accounting.room.iter().zip(&self.scenario.caches) {
             prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
         }
         Ok(())
-    }
-
-    /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
-    pub(super) fn double_charged(&self) -> u64 {
-        let bytes = self.requests.iter().filter_map(|request| match request {
-            PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
-            PendingRequest::Request { tick, key, .. } if self.won.contains(&tick.0) => {
-                Some(self.scenario.bytes(*key))
-            }
-            _ => None,
-        });
-        bytes.sum()
     }
 
     /// The bounds on reads of the origin by a whole run.
@@ -42,9 +29,6 @@ impl World<'_> {
         let read: u64 = self.read.iter().map(|(&key, times)| self.scenario.bytes(key) * times).sum();
         let capacity: u64 = self.scenario.caches.iter().map(|cache| cache.capacity).sum();
         let staging = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        if self.scenario.together {
-            return self.check_owned();
-        }
         let floor =
             LowerBound::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
         let floor = floor.bytes.saturating_sub(self.warm);
@@ -57,20 +41,6 @@ impl World<'_> {
         prop_assert!(read <= most, "{read} bytes from the origin, {most} planned");
         for key in self.model.uses.iter().filter(|&&key| self.place(key).is_some()) {
             prop_assert_eq!(self.read.get(key), Some(&1), "reads of {}", key);
-        }
-        Ok(())
-    }
-
-    /// The reads of a rank in a cluster: each owned sample once, and no sample that another rank
-    /// delivers.
-    fn check_owned(&self) -> Checked {
-        let faults = self.scenario.faults;
-        if !faults.spare_the_caches() || faults.unresponsive > 0 || !self.hedged.is_empty() {
-            return Ok(());
-        }
-        for (key, &times) in &self.read {
-            prop_assert!(self.plan.elsewhere(*key).is_none(), "{key} was read, and is another rank's");
-            prop_assert!(self.plan.owned(*key).is_none() || times == 1, "{key} was read {times} times");
         }
         Ok(())
     }

@@ -336,7 +336,7 @@ fn small_caches_of_ranks_read_shards_by_extents() {
 
 /// Rows of compressed pages, as `make_units.py` writes them.
 fn pages() -> (Vec<(String, Bytes)>, Vec<Bytes>) {
-    let file = include_bytes!("../fixtures/units.parquet");
+    let file = include_bytes!("../../../foreread/tests/fixtures/units.parquet");
     let row = |number: u64| (0..400_u64).map(|at| ((number * 7 + at / 16) % 251) as u8).collect();
     (vec![("units.parquet".to_owned(), Bytes::from_static(file))], (0..600).map(row).collect())
 }

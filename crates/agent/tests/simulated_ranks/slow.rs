@@ -119,6 +119,8 @@ fn slowing_link_delays_no_rank_for_two_seconds() {
         job.network.delay(&host(0), &host(1), Duration::from_millis(50));
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, _)| *waited <= Duration::from_secs(2)), "{fared:?}");
-        assert!(fared[0].1 > 0 && fared[2].1 == 0, "whose link is as it was gives up nothing: {fared:?}");
+        // The others got theirs from the link, or from the third rank.
+        let again = job.origin.counts().tally().requests - 60;
+        assert!((1..60).contains(&again), "{again} were read again");
     });
 }

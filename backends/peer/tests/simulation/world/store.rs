@@ -1,4 +1,4 @@
-//! A small model of a rank's engine and its trainer.
+//! A small model of a rank's store and its trainer.
 
 use super::*;
 
@@ -20,12 +20,7 @@ impl World {
             if let Ok(bytes) = &result {
                 assert_eq!(*bytes, content(node.order[used]), "wrong bytes");
             }
-            let ours = link.epochs.get(&request) == Some(&link.breaker.3);
-            if link.batches[&request].iter().all(|(_, answered)| *answered) {
-                link.batches.remove(&request);
-                link.epochs.remove(&request);
-            }
-            if ours {
+            if link.complete(request) {
                 link.sign(result.is_ok() || result.as_ref().is_err_and(|error| !error.is_retryable()), now);
             }
             let was = node.uses.get(&used).copied();
@@ -34,16 +29,14 @@ impl World {
                 result.as_ref().map(Bytes::len).map_err(TierError::kind)
             ));
             match (was, result.is_ok()) {
-                (Some(Use::Requested { .. }), true) => {
+                (Some(Use::Requested), true) => {
                     self.nodes[rank].uses.insert(used, Use::Ready);
                     self.work_soon(rank, Work::Train);
                 }
-                (Some(Use::Requested { hedged }), false) => {
+                (Some(Use::Requested), false) => {
                     self.outcome.failed += 1;
                     self.nodes[rank].uses.insert(used, Use::Reading);
-                    if !hedged {
-                        self.read_from_origin(rank, used);
-                    }
+                    self.read_from_origin(rank, used);
                 }
                 _ => {}
             }
@@ -115,15 +108,15 @@ impl World {
         }
     }
 
-    /// The engine gets a request for a sample.
+    /// The store gets a request for a sample.
     pub(super) fn serve(&mut self, rank: usize, conn: u64, chunk: u64, place: u32, sample: u64) {
         let owner = (sample % self.nodes.len() as u64) as usize;
         if owner != rank {
-            let error = TierError::new(ErrorKind::Absent, "engine");
+            let error = TierError::new(ErrorKind::Absent, "store");
             return self.finish_read(conn, chunk, place, Err(error));
         }
         if !self.nodes[rank].memory.contains(&sample) {
-            self.notify(conn, chunk, place, EngineReply::Reading);
+            self.notify(conn, chunk, place, StoreReply::Reading);
             return self.fly(rank, sample, Waiter::Requester { conn, chunk, place });
         }
         if self.disk {
@@ -144,17 +137,17 @@ impl World {
             let check = (crc32c::crc32c(&bytes), None);
             (bytes, check)
         });
-        self.notify(conn, chunk, place, EngineReply::Done(result));
+        self.notify(conn, chunk, place, StoreReply::Done(result));
     }
 
-    /// Passes the engine's reply on. An engine waits while there is no room.
-    pub(super) fn notify(&mut self, id: u64, chunk: u64, place: u32, expected: EngineReply) {
+    /// Passes the store's reply on. A store waits while there is no room.
+    pub(super) fn notify(&mut self, id: u64, chunk: u64, place: u32, expected: StoreReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
         let Some(end) = &mut conn.serving else { return };
         let sample = end.machine.wanted(chunk, place);
-        if let (EngineReply::Done(Ok(_)), false, Some(sample)) = (&expected, end.machine.has_room(), sample) {
+        if let (StoreReply::Done(Ok(_)), false, Some(sample)) = (&expected, end.machine.has_room(), sample) {
             let work = Work::Disk { conn: id, chunk, place, sample: sample.id.0 };
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
@@ -200,28 +193,44 @@ impl World {
     }
 
     pub(super) fn read(&mut self, rank: usize, used: usize) {
-        let now = self.scheduler.now();
-        let node = &mut self.nodes[rank];
-        let Some(state) = node.uses.get_mut(&used).filter(|state| **state != Use::Ready) else { return };
-        let was = std::mem::replace(state, Use::Ready);
+        self.nodes[rank].uses.insert(used, Use::Ready);
         self.work_soon(rank, Work::Train);
-        // The hedge won.
-        if matches!(was, Use::Requested { .. }) {
-            let sample = self.nodes[rank].order[used];
-            let to = (sample % self.nodes.len() as u64) as usize;
-            let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
-            if let LinkState::Open { conn } = link.state {
-                let (mut actions, mut answers) = (Vec::new(), Vec::new());
-                let forgotten =
-                    link.machine.on(client::ClientEvent::Forget { key: key(sample) }, now, &mut actions);
-                assert!(forgotten.is_ok());
-                if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
-                    end.act(&link.machine, &mut actions, &mut answers);
-                }
-                self.work_soon(rank, Work::ClientTask(conn));
-                self.answered(rank, to, answers);
-            }
+    }
+
+    /// The store no longer waits for a sample of another. The breaker counts that as a failure.
+    fn drop_request(&mut self, rank: usize, used: usize) {
+        let now = self.scheduler.now();
+        let to = (self.nodes[rank].order[used] % self.nodes.len() as u64) as usize;
+        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
+        let open = link.batches.iter_mut().find_map(|(request, uses)| {
+            let (tag, (_, answered)) = (0..).zip(uses).find(|(_, of)| **of == (used, false))?;
+            *answered = true;
+            Some((*request, tag))
+        });
+        let Some((request, tag)) = open else { panic!("a request without a sample") };
+        if link.complete(request) {
+            link.sign(false, now);
         }
+        link.dropped.push((request, tag));
+        if let LinkState::Open { conn } = link.state {
+            self.sweep(rank, to, conn);
+        }
+    }
+
+    /// Cancels dropped requests on an open connection.
+    pub(super) fn sweep(&mut self, rank: usize, to: usize, conn: u64) {
+        let now = self.scheduler.now();
+        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
+        let (mut actions, mut answers) = (Vec::new(), Vec::new());
+        for (request, tag) in std::mem::take(&mut link.dropped) {
+            let event = client::ClientEvent::Cancel { request, tags: vec![tag] };
+            assert!(link.machine.on(event, now, &mut actions).is_ok());
+        }
+        if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
+            end.act(&link.machine, &mut actions, &mut answers);
+        }
+        assert!(answers.is_empty(), "a dropped request was answered");
+        self.work_soon(rank, Work::ClientTask(conn));
     }
 
     pub(super) fn train(&mut self, rank: usize) {
@@ -248,10 +257,11 @@ impl World {
         }
         let since = *node.waits.get_or_insert(now);
         if now - since >= SECOND {
-            let late = |used: &usize| node.uses.get(used) == Some(&Use::Requested { hedged: false });
+            let late = |used: &usize| node.uses.get(used) == Some(&Use::Requested);
             for used in batch.filter(late).collect::<Vec<_>>() {
-                self.outcome.hedged += 1;
-                self.nodes[rank].uses.insert(used, Use::Requested { hedged: true });
+                self.outcome.late += 1;
+                self.drop_request(rank, used);
+                self.nodes[rank].uses.insert(used, Use::Reading);
                 self.read_from_origin(rank, used);
             }
         }
@@ -272,7 +282,7 @@ impl World {
             debug_assert!(sample < self.samples);
             let owner = (sample % ranks) as usize;
             if owner != rank {
-                self.nodes[rank].uses.insert(used, Use::Requested { hedged: false });
+                self.nodes[rank].uses.insert(used, Use::Requested);
                 sample_requests.entry(owner).or_default().push(used);
             } else if self.nodes[rank].memory.contains(&sample) {
                 self.nodes[rank].uses.insert(used, Use::Ready);

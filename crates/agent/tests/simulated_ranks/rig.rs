@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use foreread::ranks::{Meeting, Meetings};
 use foreread::{Builder, Config, Loader, Memory, State};
+use foreread_agent::JobHost;
 use foreread_oracle::{Phase, PhaseKind, Run, Schedule};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
@@ -71,6 +72,7 @@ impl Job {
         match meeting {
             Some(meeting) => {
                 let meeting = meetings.numbered(meeting);
+                let meeting = meeting.node_host(Arc::new(JobHost::simulated())).node(host(rank));
                 builder.peers(meeting.network(self.network.host(host(rank))))
             }
             // A single rank needs no rendezvous.
@@ -136,8 +138,6 @@ pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        // A thousand ranks plan, two at a time.
-        .max_blocking_threads(2)
         .build()
         .unwrap()
 }

@@ -94,7 +94,6 @@ pub fn part() -> Result<()> {
     let parts = LoaderParts {
         run: planned.run().clone(),
         plan: planned.plan().clone(),
-        others: None,
         locality: None,
         warm: false,
         datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],

@@ -42,7 +42,7 @@ fn ranks_of_a_node_share_its_disk_and_later_runs_find_it() {
     assert!((400..=400 + BY_THEMSELVES).contains(&read), "{read}");
     assert!((400 - BY_THEMSELVES..=400).contains(&written), "{written}");
     assert!(first[1].get("disk").is_none() && sum(&first, "/peers/received") == 0);
-    // With any number of ranks, and with caches of their own.
+    // With any number of ranks, and without agents.
     for reports in [run(2, &[]), run(3, &["--agent", "off"]), run(4, &[])] {
         assert_digests(&samples, &reports);
         let (read, bound) = (sum(&reports, "/origin_requests"), number(&reports[0], "/floor_origin_bytes"));

@@ -256,11 +256,11 @@ mod tests {
 
     #[test]
     // semantics: AGENT-25
-    fn ranks_with_one_agent_have_one_store() {
-        let rank = |agent: Option<&str>, capacity| {
+    fn ranks_with_one_cache_have_one_store() {
+        let rank = |name: Option<&str>, capacity| {
             let level = OfferedLevel { name: "agent".to_owned(), capacity, read: u64::MAX, write: u64::MAX };
             let offer = CapacityOffer::new("a".to_owned(), vec![level], Vec::new());
-            offer.with_agent(agent.map(str::to_owned))
+            offer.with_store(name.map(str::to_owned))
         };
         let offers = [rank(Some("x"), 9), rank(None, 3), rank(Some("y"), 5), rank(Some("x"), 7)];
         let kinds = [Level::new("agent", 0, Footprint::EXACT)];

@@ -554,7 +554,7 @@ async fn start(
 #[cfg(test)]
 mod tests {
     use foreread_planner::{CacheStore, Curve, Level, OriginServers, ServerSpeed};
-    use foreread_types::Footprint;
+    use foreread_types::{Footprint, StoreId};
 
     use super::*;
 

@@ -53,7 +53,7 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
         }
     });
     #[cfg(all(feature = "agent", target_os = "linux"))]
-    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));
+    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost::default()));
     Ok((builder.peers(meeting), true))
 }
 

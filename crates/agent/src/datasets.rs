@@ -400,7 +400,8 @@ async fn open(
         false => Ok(Vec::new()),
     });
     let blocks = blocks.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    let dataset = Arc::new(SharedDataset::new(&key.identity, &key.url, hosted.catalog().clone(), blocks));
+    let dataset = SharedDataset::new(&key.identity, &key.url, hosted.catalog().clone(), blocks);
+    let dataset = Arc::new(dataset.with_storage(hosted.patience(), hosted.is_relayed()));
     let (own, cluster) = (hosted.reader(), Arc::clone(cluster));
     let reader = ClusterReader { own, dataset: Arc::clone(&dataset), cluster: Arc::downgrade(&cluster) };
     let added = store.add_dataset(hosted.sizes(), Arc::new(reader), &origin);

@@ -13,7 +13,7 @@ use foreread_store::{
     WorkerCall,
 };
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{DatasetId, SampleKey, Tick};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
@@ -75,6 +75,11 @@ impl LinkedJobs for AgentProvider {
 
     fn begin(&self, connection: ConnectionId, node: &str) {
         self.state.lock().entry(connection).or_default().node = Some(node.to_owned());
+    }
+
+    fn is_patient(&self, connection: ConnectionId, dataset: DatasetId) -> bool {
+        let dataset = self.state.dataset(connection, dataset.0);
+        dataset.is_ok_and(|dataset| dataset.hosted.patience().is_some())
     }
 }
 

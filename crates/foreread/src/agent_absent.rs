@@ -23,7 +23,7 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
-    pub(crate) fn announce(&self, _: &Run, _: &LocalPlan, _: Option<Arc<LocalityDeal>>) {
+    pub(crate) fn announce(&self, _: &Run, _: Option<&LocalPlan>, _: Option<Arc<LocalityDeal>>) {
         match self.0 {}
     }
 

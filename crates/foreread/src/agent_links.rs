@@ -15,6 +15,8 @@ use crate::agent::AgentLink;
 pub(crate) struct AgentLinks {
     /// To what the samples come from, or will come from once it serves.
     pub(crate) samples: Option<AgentLink>,
+    /// Whether that is the cache of the node.
+    pub(crate) is_cache: bool,
     /// To the agent, on the rank that reads from it for the cache of its node.
     pub(crate) relayed: Option<AgentLink>,
 }
@@ -28,13 +30,13 @@ impl AgentLinks {
     /// Announces the order of a run, in place of an earlier one. The cache of a node keeps what the
     /// plan says, whatever the order.
     pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, locality: Option<&Arc<LocalityDeal>>) {
-        match (&self.samples, plan) {
-            (Some(agent), LocalPlan::Private(_)) => agent.announce(run, plan, None),
-            (Some(cache), LocalPlan::Cluster { .. }) => cache.announce_none(),
-            (None, _) => {}
+        match &self.samples {
+            Some(cache) if self.is_cache => cache.announce_none(),
+            Some(agent) => agent.announce(run, None, locality.cloned()),
+            None => {}
         }
         if let Some(agent) = &self.relayed {
-            agent.announce(run, plan, locality.cloned());
+            agent.announce(run, Some(plan), locality.cloned());
         }
     }
 

@@ -132,7 +132,7 @@ impl LoneRank {
             released,
             group: None,
             buffers,
-            agents: AgentLinks { samples: agent, relayed: None },
+            agents: AgentLinks { samples: agent, ..AgentLinks::default() },
             node_host: None,
             #[cfg(feature = "peer")]
             linked: None,

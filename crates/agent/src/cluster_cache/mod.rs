@@ -355,7 +355,12 @@ impl ClusterCache {
     fn storage_pace(&self) -> StoragePace {
         let stores = self.view().links().count().max(1) as u64;
         let rate = self.store.origin_rate().map(|rate| rate / stores);
-        StoragePace { wait: self.store.origin_wait(), rate }
+        // A node whose storage waits for a silent server is waited for as long.
+        let state = self.lock();
+        let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
+        // What an agent has in memory says nothing about storage.
+        let rate = rate.filter(|_| state.datasets.iter().all(|dataset| !dataset.is_relayed));
+        StoragePace { wait: self.store.origin_wait().max(patience), rate }
     }
 
     fn jobs(&self) -> Vec<Arc<SharedJob>> {

@@ -138,6 +138,7 @@ impl LinkPace {
             return 0;
         }
         if present * TOLERATED >= self.open_bytes as f64 {
+            self.late_since = None;
             return 0;
         }
         let (most, mut left) = (LATE.max(wait * 2), rate as f64 * HEDGED_TIME);
@@ -295,6 +296,17 @@ mod tests {
                 }
             }
             assert_eq!(first.is_some(), is_late, "{rate} MB/s");
+        }
+        // One that was late, and brings the little that is open soon enough, does not rest.
+        let (mut pace, begun) = (LinkPace::default(), Instant::now());
+        pace.begin(1_000_000, begun).unwrap();
+        assert_eq!(pace.looked(storage, begun + SECOND).0, 1);
+        for look in 5..80_u32 {
+            let now = begun + look * SECOND / 4;
+            let (number, _) = pace.begin(1_000_000, now).unwrap();
+            pace.answered(1_000_000, now);
+            pace.end(number);
+            assert_eq!(pace.looked(storage, now), (0, None));
         }
         // A store that stays late rests, for longer each time.
         let (mut pace, begun) = (LinkPace::default(), Instant::now());

@@ -6,7 +6,7 @@
 //! one's client is refused.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -21,12 +21,13 @@ use foreread_launcher::INTERFACE;
 use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, Settings};
 use foreread_store::attach::{ATTACH, Attached};
 use foreread_store::{Answer, ConnectionId, StoreCall, StoreJobs};
-use foreread_tier::{PeerReplies, PeerReply, PeerRequest, PeerService};
+use foreread_tier::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService};
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
 use super::addresses::own_addresses;
 use super::link::BOUNDS;
@@ -56,6 +57,9 @@ pub(crate) trait LinkedJobs: StoreJobs {
 
     /// A job of another node begins.
     fn begin(&self, connection: ConnectionId, node: &str);
+
+    /// Whether the storage of a dataset of a job waits for servers that are silent.
+    fn is_patient(&self, connection: ConnectionId, dataset: DatasetId) -> bool;
 }
 
 /// The run of the samples of one instance of an agent.
@@ -199,12 +203,19 @@ impl PeerService for ShareService {
         let (answers, mut replies) = mpsc::unbounded_channel();
         let mut open: HashSet<u32> = requested.iter().map(|request| request.tag).collect();
         let mut by_job: BTreeMap<u32, Vec<(SampleKey, Tick, Answer)>> = BTreeMap::new();
+        let (mut patient, mut are_patient) = (BTreeSet::new(), BTreeMap::new());
         for PeerRequest { tag, key, due } in requested {
             let dataset = DatasetId(key.dataset.0 % MAX_DATASETS as u32);
             let answers = answers.clone();
             // A closed channel: the other store does not want it any more.
             let answer = move |result| drop(answers.send(PeerReply::Done { tag, result }));
-            let of_job = by_job.entry(key.dataset.0 / MAX_DATASETS as u32).or_default();
+            let job = key.dataset.0 / MAX_DATASETS as u32;
+            // Requests of one call are of few datasets.
+            let is_patient = || self.jobs.is_patient(connection_of(job), dataset);
+            if *are_patient.entry(key.dataset).or_insert_with(is_patient) {
+                patient.insert(tag);
+            }
+            let of_job = by_job.entry(job).or_default();
             of_job.push((SampleKey::new(dataset, key.id), due, Box::new(answer)));
         }
         for (number, requests) in by_job {
@@ -220,9 +231,47 @@ impl PeerService for ShareService {
         }
         let mut open: Vec<u32> = open.into_iter().collect();
         open.sort_unstable();
-        ready.extend(open.into_iter().map(|tag| PeerReply::Reading { tag }));
-        let later = futures::stream::poll_fn(move |context| replies.poll_recv(context));
-        futures::stream::iter(ready).chain(later).boxed()
+        ready.extend(open.iter().map(|tag| PeerReply::Reading { tag: *tag }));
+        patient.retain(|tag| open.binary_search(tag).is_ok());
+        let ready = futures::stream::iter(ready);
+        if patient.is_empty() {
+            let later = futures::stream::poll_fn(move |context| replies.poll_recv(context));
+            return ready.chain(later).boxed();
+        }
+        let later = LaterReplies { replies, patient, next: Instant::now() + ANNOUNCE_INTERVAL };
+        let later = futures::stream::unfold(later, async |mut later| Some((later.next().await?, later)));
+        ready.chain(later.flat_map(futures::stream::iter)).boxed()
+    }
+}
+
+/// The replies to requests, some of which wait for a file server that may be silent for long. The
+/// other store would wait for the same server, so it hears that they are still being read.
+struct LaterReplies {
+    replies: mpsc::UnboundedReceiver<PeerReply>,
+    /// The tags of such requests without an answer.
+    patient: BTreeSet<u32>,
+    /// When they are announced again.
+    next: Instant,
+}
+
+impl LaterReplies {
+    /// The next replies. `None` after the last one.
+    async fn next(&mut self) -> Option<Vec<PeerReply>> {
+        let is_over = self.patient.is_empty();
+        tokio::select! {
+            biased;
+            reply = self.replies.recv() => {
+                let reply = reply?;
+                if let PeerReply::Done { tag, .. } = &reply {
+                    self.patient.remove(tag);
+                }
+                Some(vec![reply])
+            }
+            () = sleep_until(self.next), if !is_over => {
+                self.next = Instant::now() + ANNOUNCE_INTERVAL;
+                Some(self.patient.iter().map(|tag| PeerReply::Reading { tag: *tag }).collect())
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_types::{DatasetId, SampleId, Sizes};
@@ -20,6 +21,10 @@ pub(crate) struct SharedDataset {
     pub(super) hash: u64,
     /// Consecutive samples that are read together, and so have one owner.
     blocks: Vec<Range<u64>>,
+    /// How long its storage waits for servers that are silent, if it does.
+    pub(super) patience: Option<Duration>,
+    /// Whether it is read from the agent of the node.
+    pub(super) is_relayed: bool,
     pub(super) sizes: Sizes,
     pub(super) catalog: Catalog,
     /// Made for the first roster with other nodes.
@@ -35,7 +40,23 @@ impl SharedDataset {
         let identity = text_hash(identity);
         let hash = identity ^ text_hash(url).rotate_left(1);
         let (id, buckets, refused) = Default::default();
-        Self { id, identity, hash, blocks, sizes, catalog, buckets, refused }
+        Self {
+            id,
+            identity,
+            hash,
+            blocks,
+            patience: None,
+            is_relayed: false,
+            sizes,
+            catalog,
+            buckets,
+            refused,
+        }
+    }
+
+    /// The same, whose storage waits so long for servers that are silent, or is an agent.
+    pub(crate) fn with_storage(self, patience: Option<Duration>, is_relayed: bool) -> Self {
+        Self { patience, is_relayed, ..self }
     }
 
     pub(crate) fn set_id(&self, id: DatasetId) {

@@ -145,6 +145,10 @@ impl LinkedJobs for Jobs {
     fn begin(&self, connection: ConnectionId, _: &str) {
         self.connections.lock().unwrap().entry(connection).or_default();
     }
+
+    fn is_patient(&self, _: ConnectionId, _: DatasetId) -> bool {
+        false
+    }
 }
 
 impl StoreJobs for Jobs {

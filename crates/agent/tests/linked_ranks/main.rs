@@ -12,7 +12,7 @@ use foreread::calibration::{Calibration, OriginSpeed, Point};
 use foreread_tier_testing::store::{Archive, Fault, HttpStore, Kind, NumberedObjects, When};
 use foreread_tier_testing::until;
 
-use self::rig::{Job, LENGTH, SAMPLES, read, store};
+use self::rig::{Job, LENGTH, SAMPLES, Without, read, store};
 
 #[test]
 // semantics: RANK-1, RANK-2, RANK-39
@@ -84,6 +84,63 @@ fn linked_caches_read_blocks_of_shards_once() {
         // Four in each.
         assert_eq!(read(&job.run()), 4 * shards, "{nodes:?}");
     }
+}
+
+/// The others keep what the plan gives them.
+#[test]
+// semantics: RANK-39
+fn cache_that_cannot_start_costs_its_ranks_reads_only() {
+    let (store, meet) = (store(), tempfile::tempdir().unwrap());
+    let without = Without::Host;
+    let job = Job { without, memory: SAMPLES, ..Job::new(&store, meet.path(), &[0, 0, 1, 1, 2]) };
+    let reports = job.run();
+    // Two ranks of five read each of their samples in both epochs, and the others all samples once
+    // at most.
+    let read = read(&reports);
+    assert_eq!(read, store.requests().get);
+    assert!((SAMPLES..=SAMPLES + 2 * SAMPLES * 2 / 5).contains(&read), "{read}");
+    for rank in [2, 3] {
+        assert!(reports[rank].agent.is_none() && reports[rank].origin_requests == 2 * SAMPLES / 5);
+    }
+}
+
+/// The host's own rank and the other nodes use it all the same.
+#[test]
+// semantics: RANK-39
+fn rank_that_does_not_reach_the_cache_of_its_node_reads_storage() {
+    let (store, meet) = (store(), tempfile::tempdir().unwrap());
+    let without = Without::Way;
+    let job = Job { without, memory: SAMPLES, ..Job::new(&store, meet.path(), &[0, 0, 1, 1]) };
+    let reports = job.run();
+    assert_eq!(read(&reports), store.requests().get);
+    let direct = 2 * SAMPLES / 4;
+    assert!(reports[3].agent.is_none() && reports[3].origin_requests == direct);
+    assert!(read(&reports) <= SAMPLES + direct, "{}", read(&reports));
+    assert!(reports[2].agent.is_some() && reports[2].peers.unwrap().served > 0);
+}
+
+/// A rank without memory uses the caches of others.
+#[test]
+// semantics: RANK-39
+fn nodes_without_memory_read_from_those_with_some() {
+    let (store, meet) = (store(), tempfile::tempdir().unwrap());
+    let memory_of = |rank: u32, _: u64| if rank < 2 { 2 * SAMPLES } else { 0 };
+    let job = Job { memory_of, ..Job::new(&store, meet.path(), &[0, 0, 1, 2]) };
+    assert_eq!(read(&job.run()), SAMPLES);
+}
+
+#[test]
+// semantics: RANK-4
+fn dealing_by_locality_moves_fewer_samples_between_nodes() {
+    let received = |locality| {
+        let (store, meet) = (store(), tempfile::tempdir().unwrap());
+        let job = Job { locality, memory: SAMPLES, ..Job::new(&store, meet.path(), &[0, 0, 1, 1]) };
+        let reports = Job { epochs: 3, ..job }.run();
+        assert_eq!(read(&reports), SAMPLES);
+        reports.iter().map(|report| report.peers.unwrap().received).sum::<u64>()
+    };
+    let (near, far) = (received(true), received(false));
+    assert!(2 * near < far, "{near} and {far}");
 }
 
 /// Guards against this fault: the caches of nodes repeated requests that no report counted.

@@ -8,10 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread::calibration::Calibration;
 use foreread::ranks::Meeting;
-use foreread::report::Report;
-use foreread::{Config, Disk, Loader, Memory, Registry};
+use foreread::report::{DiskReport, Report};
+use foreread::{
+    Config, Disk, HostRank, HostedStore, Loader, Memory, NodeDataset, NodeHost, OtherReads, Registry,
+    SampleId, StoreLinks,
+};
 use foreread_agent::JobHost;
+use foreread_store::LocalClient;
+use foreread_tier::PeerService;
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+use futures::future::BoxFuture;
 
 pub const SAMPLES: u64 = 240;
 pub const LENGTH: u64 = 2000;
@@ -29,6 +35,8 @@ pub struct Job<'a> {
     pub epochs: u64,
     /// Of a rank, in samples.
     pub memory: u64,
+    /// The memory of each rank, by their numbers and `memory`.
+    pub memory_of: fn(u32, u64) -> u64,
     /// In samples.
     pub look_ahead: u64,
     /// Where even ranks have one disk, and odd ones another.
@@ -39,6 +47,71 @@ pub struct Job<'a> {
     pub registry: Option<Registry>,
     /// Of storage.
     pub calibration: Option<Arc<Calibration>>,
+    /// Which ranks of which nodes have no cache.
+    pub without: Without,
+    pub locality: bool,
+}
+
+/// The caches that are missing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Without {
+    /// None.
+    Nothing,
+    /// That of node 1 cannot start.
+    Host,
+    /// Ranks of node 1 do not reach it.
+    Way,
+}
+
+/// Starts caches, but that of one node cannot be reached, or not start.
+#[derive(Debug)]
+struct Hindered(Without);
+
+impl NodeHost for Hindered {
+    fn start(&self, rank: HostRank<'_>) -> Result<Box<dyn HostedStore>, String> {
+        if self.0 == Without::Host {
+            return Err("there is no thread left".to_owned());
+        }
+        Ok(Box::new(Unreached(JobHost::default().start(rank)?)))
+    }
+}
+
+/// A cache whose address leads nowhere.
+#[derive(Debug)]
+struct Unreached(Box<dyn HostedStore>);
+
+impl HostedStore for Unreached {
+    fn address(&self) -> String {
+        "nowhere".to_owned()
+    }
+
+    fn client(&self) -> Arc<LocalClient> {
+        self.0.client()
+    }
+
+    fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<(), foreread::Error>> {
+        self.0.open_disks(datasets)
+    }
+
+    fn on_disk(&self, identity: &str) -> Vec<SampleId> {
+        self.0.on_disk(identity)
+    }
+
+    fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
+        self.0.link(links)
+    }
+
+    fn other_reads(&self) -> OtherReads {
+        self.0.other_reads()
+    }
+
+    fn disk_report(&self) -> Option<DiskReport> {
+        self.0.disk_report()
+    }
+
+    fn flush(&self) -> BoxFuture<'static, ()> {
+        self.0.flush()
+    }
 }
 
 impl<'a> Job<'a> {
@@ -56,11 +129,14 @@ impl<'a> Job<'a> {
             contents,
             epochs: 2,
             memory: SAMPLES / 4,
+            memory_of: |_, memory| memory,
             look_ahead: 5,
             disks,
             compute,
             calibration,
             registry,
+            without: Without::Nothing,
+            locality: false,
         }
     }
 }
@@ -75,7 +151,8 @@ impl Job<'_> {
         let values = HashMap::from(values);
         let mut config = Config::default();
         (config.rank, config.world_size, config.epochs) = (rank, self.nodes.len() as u32, self.epochs);
-        (config.memory, config.look_ahead) = (Memory::Bytes(self.memory * TAKEN), self.look_ahead * LENGTH);
+        (config.memory, config.look_ahead) =
+            (Memory::Bytes((self.memory_of)(rank, self.memory) * TAKEN), self.look_ahead * LENGTH);
         (config.batch_size, config.seed) = (4, 7);
         // All reads are under way at once.
         config.origin_parallelism = Some(64);
@@ -83,6 +160,7 @@ impl Job<'_> {
         let disks = self.disks.iter().map(|path| disk(path.join(format!("disk-{}", rank % 2))));
         config.disk = disks.collect();
         config.calibration.clone_from(&self.calibration);
+        config.locality = self.locality;
         let storage = [
             ("endpoint", &*self.store.endpoint()),
             ("access_key_id", "a"),
@@ -91,8 +169,12 @@ impl Job<'_> {
         ];
         config.storage_options = storage.into_iter().collect();
         let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
-        let node = self.nodes[rank as usize].to_string();
-        let meeting = meeting.node_host(Arc::new(JobHost::default())).node(node);
+        let node = self.nodes[rank as usize];
+        let host: Arc<dyn NodeHost> = match self.without {
+            Without::Host | Without::Way if node == 1 => Arc::new(Hindered(self.without)),
+            _ => Arc::new(JobHost::default()),
+        };
+        let meeting = meeting.node_host(host).node(node.to_string());
         let scheme = if self.registry.is_some() { "mine" } else { "s3" };
         let mut builder = Loader::builder_with(format!("{scheme}://{}", self.bucket), config).peers(meeting);
         if let Some(registry) = &self.registry {

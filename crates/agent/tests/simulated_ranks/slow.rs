@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use foreread::{Config, Loader};
 use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::TierProfile;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -72,6 +73,21 @@ fn owners_waiting_for_the_origin_do_not_time_out() {
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(3) && *late == 0),
             "{fared:?}"
         );
+    });
+}
+
+/// File servers are silent for longer than a store is waited for that announces nothing. The other
+/// ranks would wait for the same servers.
+#[test]
+// semantics: HPC-4
+fn owners_waiting_for_silent_servers_are_waited_for() {
+    runtime().block_on(async {
+        let job = job(3, 4, 60, 1000, Duration::from_secs(100));
+        let profile = TierProfile::new(64).with_patience(Some(Duration::from_secs(1200)));
+        let job = Job { origin: job.origin.clone().with_profile(profile), ..job };
+        let fared = run(&job).await;
+        assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 100 && *late == 0), "{fared:?}");
+        assert_eq!(job.origin.counts().tally().requests, 60, "each sample once");
     });
 }
 

@@ -88,10 +88,15 @@ impl AgentLink {
         self.shared_by
     }
 
-    /// Announces the order of a run, in place of an earlier one. For the agent of a rank that shares
-    /// its cache, also the order of all other ranks.
-    pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, locality: Option<Arc<LocalityDeal>>) {
-        self.client.announce(Arc::new(RunOrders::new(run, plan, locality).with_blocks(self.blocks)));
+    /// Announces the order of a run, in place of an earlier one. With a plan of a group, the orders
+    /// of all ranks, and of them what the plan has this node keep.
+    pub(crate) fn announce(
+        &self,
+        run: &Run,
+        of_group: Option<&LocalPlan>,
+        locality: Option<Arc<LocalityDeal>>,
+    ) {
+        self.client.announce(Arc::new(RunOrders::new(run, of_group, locality).with_blocks(self.blocks)));
     }
 
     /// Announces that there are no orders.

@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
@@ -36,6 +37,9 @@ const SERVICES: [&str; 8] = ["HTTP", "WEBDAV", "WEBHDFS", "OSS", "COS", "HF", "H
 
 /// The fewest reads that are of use at once, for any store.
 const FEWEST_READS: usize = 8;
+
+/// The reads that an agent gets at once from the cache of its node.
+const RELAYED_READS: usize = 1024;
 
 /// Whether reads of some storage depend on a variable.
 fn is_credential(name: &str) -> bool {
@@ -162,7 +166,7 @@ impl DatasetHost {
         if let Some(known) = known {
             // The agent reads in blocks.
             let blocks = HostedBlocks { are_units: true, ..HostedBlocks::default() };
-            return Ok(self.hosted(known.clone(), blocks, 0));
+            return Ok(self.hosted(known.clone(), (blocks, 0), true));
         }
         let (of_units, is_agent) = (catalog.clone(), self.is_agent);
         let blocks = self.context.runtime.spawn_blocking(move || units(&of_units, is_agent));
@@ -175,10 +179,15 @@ impl DatasetHost {
             .with_meter(self.meter.clone());
         let opened =
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
-        Ok(self.hosted(opened, blocks, needs))
+        Ok(self.hosted(opened, (blocks, needs), false))
     }
 
-    fn hosted(&self, opened: OpenDataset, blocks: HostedBlocks, needs: u64) -> HostedDataset {
+    fn hosted(
+        &self,
+        opened: OpenDataset,
+        (blocks, needs): (HostedBlocks, u64),
+        is_relayed: bool,
+    ) -> HostedDataset {
         let blocks = RwLock::new(Arc::new(blocks));
         let OpenDataset { catalog, identity, origin, limit, .. } = opened;
         let (sizes, place) = (catalog.sizes(), origin.place().into());
@@ -186,7 +195,7 @@ impl DatasetHost {
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
-        let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit })));
+        let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit, is_relayed })));
         let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks });
         HostedDataset { catalog, identity, place, sizes, reader, needs }
     }
@@ -201,6 +210,16 @@ impl HostedDataset {
     /// What identifies the location of its data ([`place`](foreread_tier::OriginTier::place)).
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// How long its storage waits for servers that are silent, if it does and is open.
+    pub fn patience(&self) -> Option<Duration> {
+        self.reader.source()?.origin.profile().patience
+    }
+
+    /// Whether it is read from the agent of the node.
+    pub fn is_relayed(&self) -> bool {
+        self.reader.source().is_some_and(|source| source.is_relayed)
     }
 
     /// Whether its storage is open.
@@ -322,6 +341,8 @@ struct OpenSource {
     reader: DirectReader,
     origin: Arc<dyn foreread_tier::OriginTier>,
     limit: Option<Limit>,
+    /// Whether it is the agent of the node, which limits reads of storage itself.
+    is_relayed: bool,
 }
 
 /// The blocks of shards, and their length, or one more than the most for those that nodes share.
@@ -399,6 +420,9 @@ impl SampleReader for HostedReader {
     /// an adaptive limit sees that there is demand for more.
     fn parallelism(&self) -> usize {
         let Some(source) = self.source() else { return FEWEST_READS };
+        if source.is_relayed {
+            return RELAYED_READS;
+        }
         let known = source.limit.as_ref().map(|limit| limit.decisions().limit);
         2 * known.unwrap_or_else(|| source.origin.profile().parallelism).max(FEWEST_READS)
     }

@@ -36,19 +36,19 @@ struct GroupOrders {
 }
 
 impl RunOrders {
-    pub(super) fn new(run: &Run, plan: &LocalPlan, locality: Option<Arc<LocalityDeal>>) -> Self {
+    pub(super) fn new(run: &Run, of_group: Option<&LocalPlan>, locality: Option<Arc<LocalityDeal>>) -> Self {
         let of_rank = |rank| {
             let (schedule, start) = (Arc::clone(run.schedule()), run.start());
             // The other ranks have the same run.
             Run::resume(schedule, run.deal(), run.world_size(), rank, &start).ok()
         };
-        let group = match plan {
-            LocalPlan::Private(_) => None,
-            LocalPlan::Cluster { plan, store } => {
+        let group = match of_group {
+            Some(LocalPlan::Cluster { plan, store }) => {
                 let others = (0..run.world_size()).map(Rank).filter(|rank| *rank != run.rank());
                 let others = others.filter_map(of_rank).collect();
                 Some(GroupOrders { plan: Arc::clone(plan), store: *store, others })
             }
+            _ => None,
         };
         Self { run: run.separate(), group, locality, blocks: None }
     }
@@ -119,7 +119,7 @@ impl JobOrders for RunOrders {
         let (samples, ranks) = match &self.group {
             Some(group) => (self.of_group(group, index), 1 + group.others.len()),
             None => {
-                let stream = self.run.stream(&pass);
+                let stream = self.stream(&self.run, &pass);
                 (stream.map(|stream| (0..stream.len()).map(|at| stream.at(at).0 as u32).collect()), 1)
             }
         };

@@ -264,6 +264,7 @@ impl GroupRun<'_> {
             drop(memory);
             let words = run_words(&schedule(&config, &sizes)?);
             let state = description.state.clone();
+            let on_node = rank_among(joining.nodes(), config.rank);
             let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume: state };
             return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
         };
@@ -347,7 +348,11 @@ impl GroupRun<'_> {
             released,
             group: None,
             buffers: Arc::clone(&context.buffers),
-            agents: AgentLinks { samples: link, relayed: agent },
+            agents: match link {
+                Some(link) => AgentLinks { samples: Some(link), is_cache: true, relayed: agent },
+                // Its node has no cache, but an agent.
+                None => AgentLinks { samples: agent, ..AgentLinks::default() },
+            },
             node_host,
             linked,
         };

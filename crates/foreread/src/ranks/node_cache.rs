@@ -151,10 +151,13 @@ impl NodeOffers {
     /// the node does.
     fn has_disk(&self, group: u32, disk: &OfferedDisk) -> bool {
         let node = self.groups.iter().position(|it| *it == group).and_then(|rank| self.nodes.get(rank));
-        let is_earlier = |(at, offer): (usize, &NodeOffer)| {
-            self.nodes.get(at) == node
-                && self.groups.get(at).is_some_and(|other| *other < group)
-                && offer.disks.iter().any(|other| other.path == disk.path)
+        let uses_it = |other: u32| {
+            let mut first = self.of(other).take(1);
+            other < group
+                && first.all(|first| first.hosts && first.disks.iter().any(|it| it.path == disk.path))
+        };
+        let is_earlier = |(at, _): (usize, &NodeOffer)| {
+            self.nodes.get(at) == node && self.groups.get(at).is_some_and(|other| uses_it(*other))
         };
         self.of(group).all(|offer| offer.disks.contains(disk))
             && !self.offers.iter().enumerate().any(is_earlier)
@@ -169,7 +172,8 @@ impl NodeMember<'_> {
         joining: &mut RendezvousSteps,
         words: Words,
     ) -> Result<Option<NodeOffers>> {
-        let disks = if self.agent.is_some() { Vec::new() } else { self.rank.config.disk.clone() };
+        let has_disks = self.agent.is_none() && !self.has_slow_disk;
+        let disks = if has_disks { self.rank.config.disk.clone() } else { Vec::new() };
         // A disk may hang.
         let comparing = self.rank.context.runtime.spawn_blocking(move || compared(&disks));
         let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
@@ -200,39 +204,38 @@ impl NodeMember<'_> {
     ) -> Result<Option<NodeCache>> {
         let (config, context) = (self.rank.config, self.rank.context);
         let group = all.group(config.rank);
-        let room = all.room(group);
-        let mut host = match room {
-            Some(room) if self.on_node.rank == 0 => self.host(all, room, opened),
-            _ => None,
+        let Some(room) = all.room(group) else {
+            exchange(joining, Vec::new(), Vec::new()).await?;
+            return Ok(None);
         };
+        // A host that was started again may lack the agent that its predecessor had.
+        let is_relay = all.agent_of(config.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
+        let ranks = (!is_relay).then_some(self.on_node.ranks);
+        let mut host = if self.on_node.rank == 0 { self.host(all, room, opened) } else { None };
+        let mut link = None;
         if let Some(started) = &host {
             let opening = started.open_disks(opened.iter().map(described).collect());
             working(joining, "opens its disks", opening).await?;
-        }
-        let own = host.as_ref().map(|host| host.address());
-        let addresses = exchange(joining, Vec::new(), own.clone().unwrap_or_default().into_bytes()).await?;
-        let first = all.groups.iter().position(|it| *it == group).and_then(|first| addresses.get(first));
-        let first = first.and_then(|address| String::from_utf8(address.clone()).ok());
-        let mut link = None;
-        // A host that was started again finds the address of its predecessor.
-        let known = first.filter(|first| !first.is_empty());
-        let other = own.filter(|own| known.as_ref() != Some(own));
-        for address in known.into_iter().chain(other) {
-            let host = host.as_deref().filter(|host| host.address() == address);
-            let room = room.unwrap_or_default();
-            let ranks = all.agent_of(config.rank).is_none().then_some(self.on_node.ranks);
-            let cache = SharedCache { address, host, room, ranks };
+            // Before any other rank hears of it.
+            let cache = SharedCache { address: started.address(), host: Some(&**started), room, ranks };
             link = attach_to(cache, opened, config, storage, context).await?;
-            if link.is_some() {
-                break;
-            }
         }
-        let Some(link) = link else {
+        if link.is_none() {
             // Its threads end, and disks are closed, which takes a moment.
             let unused = host.take();
             context.runtime.spawn_blocking(move || drop(unused)).await.map_err(ended)?;
-            return Ok(None);
-        };
+        }
+        let address = host.as_ref().map(|host| host.address()).unwrap_or_default();
+        let addresses = exchange(joining, Vec::new(), address.into_bytes()).await?;
+        if self.on_node.rank > 0 {
+            let first = all.groups.iter().position(|it| *it == group).and_then(|first| addresses.get(first));
+            let address = first.and_then(|address| String::from_utf8(address.clone()).ok());
+            if let Some(address) = address.filter(|address| !address.is_empty()) {
+                let cache = SharedCache { address, host: None, room, ranks };
+                link = attach_to(cache, opened, config, storage, context).await?;
+            }
+        }
+        let Some(link) = link else { return Ok(None) };
         let of_host = |dataset: &OpenDataset| {
             host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
         };
@@ -244,7 +247,8 @@ impl NodeMember<'_> {
     /// The cache of its group, which this rank hosts.
     fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Box<dyn HostedStore>> {
         let through_agent = self.agent.map(|_| AgentDatasets(opened.to_vec()));
-        let memory = if through_agent.is_some() { 0 } else { room.memory };
+        // The agent keeps the samples, even if a host that was started again lacks it.
+        let memory = if all.agent_of(self.rank.config.rank).is_some() { 0 } else { room.memory };
         let config = &self.config_of_node(all);
         let rank = HostRank { config, memory, through_agent: through_agent.as_ref(), ..self.rank };
         match self.host?.start(rank) {
@@ -262,10 +266,7 @@ impl NodeMember<'_> {
         let group = all.group(config.rank);
         let offered = all.of(group).next().map(|first| &*first.disks).unwrap_or_default();
         let mut disk = config.disk.clone();
-        if self.agent.is_some() || self.has_slow_disk {
-            disk.clear();
-        }
-        // Offered in the order of the settings.
+        // Offered in the order of the settings, if at all.
         let mut offered = offered.iter();
         disk.retain(|_| offered.next().is_some_and(|disk| all.has_disk(group, disk)));
         if disk.len() < config.disk.len() && self.agent.is_none() {
@@ -275,10 +276,14 @@ impl NodeMember<'_> {
             };
             tracing::info!(why, "the cache of this node does not use all disks");
         }
+        // An agent limits reads of storage itself.
+        let is_limited = self.agent.is_none();
+        let rate = config.origin_limit.filter(|_| is_limited);
+        let parallelism = config.origin_parallelism.filter(|_| is_limited);
         Config {
             disk,
-            origin_limit: config.origin_limit.map(|rate| rate.saturating_mul(ranks.into())),
-            origin_parallelism: config.origin_parallelism.map(|most| most.saturating_mul(ranks as usize)),
+            origin_limit: rate.map(|rate| rate.saturating_mul(ranks.into())),
+            origin_parallelism: parallelism.map(|most| most.saturating_mul(ranks as usize)),
             ..config.clone()
         }
     }

@@ -316,7 +316,7 @@ impl Source {
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 if let Some(agent) = &self.inner.agent {
-                    agent.announce(&self.run(all)?, &plan, None);
+                    agent.announce(&self.run(all)?, None, None);
                 }
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }

@@ -76,7 +76,7 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     for rank in 0..2 {
         let found: super::ranks::RankMeasurement =
             serde_json::from_str(&read(&format!("rank-{rank}.json"))?)?;
-        used = used.min(found.peer_bytes / found.peer_seconds);
+        used = used.min(found.received_bytes / found.seconds);
     }
     let what = "2 ranks on a link of 1 Gbit/s: bandwidth of peer samples / iperf3's";
     let note = format!("{:.1} of {:.1} MB/s, in both directions at once", used / 1e6, link / 1e6);

@@ -44,48 +44,20 @@ const ROUNDS: usize = 3;
 pub(crate) struct RankMeasurement {
     origin: f64,
     /// Seconds from the request for the first batch to the last batch.
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// Seconds of the last epoch.
     last: f64,
     samples: f64,
     cpu: f64,
-    /// Bytes from peers after the first epoch, and the duration of those epochs.
-    pub(crate) peer_bytes: f64,
-    pub(crate) peer_seconds: f64,
-}
-
-/// Whether the ranks of a node share one memory, or have caches of their own.
-#[derive(Clone, Copy)]
-enum Caches {
-    Shared,
-    Own,
-}
-
-impl Caches {
-    const BOTH: [Self; 2] = [Self::Shared, Self::Own];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Shared => "one memory",
-            Self::Own => "caches of their own",
-        }
-    }
+    /// Bytes from other nodes.
+    pub(crate) received_bytes: f64,
 }
 
 /// Runs the ranks and returns the measurement of each. `disk` is the size of an empty disk that
 /// they share, 0 for none.
-fn run(
-    directory: &Path,
-    ranks: u32,
-    (memory, disk): (u64, u64),
-    limit: u64,
-    caches: Caches,
-) -> Result<Vec<RankMeasurement>> {
+fn run(directory: &Path, ranks: u32, (memory, disk): (u64, u64), limit: u64) -> Result<Vec<RankMeasurement>> {
     let place = tempfile::tempdir()?;
     subprocess::run_ranks(ranks, |command| {
-        if matches!(caches, Caches::Own) {
-            command.env(foreread::AGENT_VARIABLE, "off");
-        }
         let numbers = [memory, limit, disk].map(|number| number.to_string());
         command.args(["ranks", "run"]).arg(directory).args(numbers).arg(place.path());
     })
@@ -105,12 +77,10 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let most =
         |found: &[RankMeasurement], of: fn(&RankMeasurement) -> f64| found.iter().map(of).fold(0.0, f64::max);
     let mut figures = Vec::new();
-    for ((ranks, memory), caches) in
-        LIMITED_RUNS.into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches)))
-    {
-        let found = run(directory, ranks, (memory * MIB, 0), LIMIT / u64::from(ranks), caches)?;
+    for (ranks, memory) in LIMITED_RUNS {
+        let found = run(directory, ranks, (memory * MIB, 0), LIMIT / u64::from(ranks))?;
         let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
-        let about = format!("{ranks} ranks, {memory} MiB each, {}, 100 MB/s in total", caches.name());
+        let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s in total");
         let what = format!("{about}: origin bytes / lower bound");
         let over = sum(&found, |found| found.origin) / lower_bound as f64;
         figures.push(Figure::new(what, Goal::AtMost(1.01), over, "times"));
@@ -118,14 +88,11 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         let took = most(&found, |found| found.seconds);
         figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s"));
     }
-    for ((ranks, memory, disk), caches) in
-        DISK_RUNS.into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches)))
-    {
-        let found = run(directory, ranks, (memory * MIB, disk * MIB), LIMIT / u64::from(ranks), caches)?;
+    for (ranks, memory, disk) in DISK_RUNS {
+        let found = run(directory, ranks, (memory * MIB, disk * MIB), LIMIT / u64::from(ranks))?;
         let capacity = (u64::from(ranks) * memory + disk) * MIB;
         let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(capacity);
-        let about =
-            format!("{ranks} ranks, {memory} MiB each, a disk of {disk} MiB, {}, 100 MB/s", caches.name());
+        let about = format!("{ranks} ranks, {memory} MiB each, a disk of {disk} MiB, 100 MB/s");
         let over = sum(&found, |found| found.origin) / lower_bound as f64;
         let what = format!("{about}: origin bytes / lower bound");
         figures.push(Figure::new(what, Goal::AtMost(1.05), over, "times"));
@@ -133,15 +100,15 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         figures.push(Figure::new(format!("{about}: five epochs"), Goal::None, took, "s"));
         figures.push(Figure::new(format!("{about}: last epoch"), Goal::None, last, "s"));
     }
-    for (memory, caches) in [1024, 120].into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches))) {
+    for memory in [1024, 120] {
         let (mut rates, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let found = run(directory, 4, (memory * MIB, 0), 0, caches)?;
+            let found = run(directory, 4, (memory * MIB, 0), 0)?;
             let samples = sum(&found, |found| found.samples);
             rates.push(samples / most(&found, |found| found.last));
             cpu.push(sum(&found, |found| found.cpu) * 1e6 / (samples * EPOCHS as f64));
         }
-        let about = format!("4 ranks, no limit, {memory} MiB each, {}", caches.name());
+        let about = format!("4 ranks, no limit, {memory} MiB each");
         let target = if memory == 1024 { Goal::AtLeast(40_000.0) } else { Goal::None };
         let what = format!("{about}: last epoch, all ranks");
         figures.push(Figure::new(what, target, median(rates), "samples/s"));
@@ -209,15 +176,13 @@ fn rank(directory: &str, memory: u64, limit: u64, disk: Option<Disk>) -> Result<
     loader.leave(Duration::from_secs(60))?;
     let report = loader.report();
     let last = report.epochs.last().context("the report has no epochs")?;
-    let later = || report.epochs.iter().skip(1);
     subprocess::print_result(&RankMeasurement {
         origin: report.origin_bytes as f64,
         seconds: used.seconds,
         last: last.seconds,
         samples: last.samples as f64,
         cpu: used.cpu,
-        peer_bytes: later().map(|epoch| epoch.reads.peer.bytes.unwrap_or(0) as f64).sum(),
-        peer_seconds: later().map(|epoch| epoch.seconds).sum(),
+        received_bytes: report.peers.map_or(0.0, |peers| peers.received_bytes as f64),
     })
 }
 

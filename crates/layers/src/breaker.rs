@@ -1,6 +1,6 @@
 //! A circuit breaker: rejects reads of a tier that does not answer.
 //!
-//! A dead or hanging peer costs each read the time until the timeout, and a trainer waits for many.
+//! A hanging disk costs each read the time until the timeout, and a trainer waits for many.
 //! So after some consecutive failures all reads fail at once, for a time that doubles with each
 //! opening. Then one read (the probe) is admitted, and its result decides. Rejected reads fail with
 //! [`ErrorKind::Transient`]: the sample exists and can be read elsewhere.
@@ -10,7 +10,7 @@
 //! before the last change of state are ignored: when a connection ends, everything in flight on it
 //! fails together.
 //!
-//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do
+//! The waits are drawn from the upper half of their bound, so that ranks that lost the same disk do
 //! not return together. The price is one atomic load per answer, and that the probe may be a read
 //! that the trainer needs soon.
 
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: RANK-21
+    // semantics: DISK-1
     fn probe_after_the_wait_decides() {
         let (mut machine, mut now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
         let mut epoch = 0;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    // semantics: RANK-21
+    // semantics: DISK-1
     async fn unresponsive_tier_is_probed_by_one_read() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10).with_latency(Duration::from_millis(5)));
         // The first three reads and the first probe fail once each.

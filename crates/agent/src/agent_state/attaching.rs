@@ -127,15 +127,19 @@ impl AgentState {
     }
 
     pub(crate) fn disconnected(&self, connection: ConnectionId) {
-        let left = self.lock().remove(&connection);
+        let mut connections = self.lock();
+        let left = connections.remove(&connection);
         let is_linked = left.as_ref().is_some_and(|left| left.node.is_some());
-        if let Some(job) = left.and_then(|left| left.attached) {
-            if is_linked {
-                let counts = self.store.job_counts(job.job);
-                let mut ended = self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
-                ended.requests += counts.requests;
-                ended.read_bytes += counts.read_bytes;
-            }
+        let job = left.and_then(|left| left.attached);
+        if let Some(job) = job.as_ref().filter(|_| is_linked) {
+            let counts = self.store.job_counts(job.job);
+            let mut ended = self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.requests += counts.requests;
+            ended.read_bytes += counts.read_bytes;
+        }
+        // A report meanwhile would count its reads neither here nor there.
+        drop(connections);
+        if let Some(job) = job {
             self.store.end_job(job.job);
             self.cluster.end_job(job.job);
             self.datasets.note_use(job.used_datasets());

@@ -202,7 +202,7 @@ mod tests {
     const FAST: StoragePace = StoragePace { wait: Some(Duration::ZERO), rate: None };
 
     #[test]
-    // semantics: CONTROL-11
+    // semantics: CONTROL-11, RANK-21
     fn slow_node_gets_no_requests_for_a_time_that_doubles() {
         let (mut pace, begun) = (LinkPace::default(), Instant::now());
         let at = |seconds: u32| begun + seconds * SECOND;

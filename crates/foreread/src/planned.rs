@@ -202,9 +202,9 @@ impl Planned {
         })
     }
 
-    /// Plans for a rank in a group. `whole` is the cluster of all ranks, whose caches read from each
-    /// other, with the memory granted to this rank. `shards` are training data that may be read in
-    /// blocks.
+    /// Plans for a rank in a group. `whole` is the cluster of all ranks, whose caches read from
+    /// each other, with the memory granted to this rank. `shards` are training data that may be
+    /// read in blocks.
     #[cfg(feature = "peer")]
     pub(crate) fn for_cluster(
         config: Config,

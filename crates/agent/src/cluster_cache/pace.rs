@@ -2,9 +2,10 @@
 //! gets none after it was slow.
 //!
 //! A store that answers steadily may take long for a request: a job requests its look-ahead at
-//! once, and a network may need seconds for it. So a request is late only if the store sends less
-//! than a quarter of what storage brings here, and needs long for all that it was requested. And a store is slow only if all open requests would
-//! take much longer at the present rate. A sample of a late request is read from storage.
+//! once, and a network may need seconds for it. So a request is late only if two conditions hold:
+//! the store sends less than a quarter of what storage brings here, and it needs long for all open
+//! requests. And a store is slow only if these would take much longer at the present rate. A sample
+//! of a late request is read from storage.
 //!
 //! The price: a store whose storage is faster than this one's, and not known here, is waited for
 //! until it is slow, or silent.

@@ -9,7 +9,7 @@ const SHORT: u64 = WINDOW / 4;
 
 /// The time and the rate of reads of storage. Times are in nanoseconds.
 ///
-/// The rate is that of the time in which reads were under way: a store that is seldom asked is not
+/// The rate is that of the time in which reads were under way: storage that is seldom read is not
 /// slow.
 #[derive(Debug, Default)]
 pub(super) struct OriginPace {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use foreread::ranks::Meeting;
 use foreread::{Config, Disk, Loader, Memory};
 use foreread_benches::table::{Figure, Goal};
@@ -19,7 +20,7 @@ use foreread_peer::{
 };
 use foreread_tier::{
     ArenaBuffers, Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService,
-    ReadRequest, Sample, Span,
+    ReadRequest, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -188,7 +189,7 @@ fn rank(directory: &str, memory: u64, limit: u64, disk: Option<Disk>) -> Result<
 
 /// A source of samples in memory for the peer server.
 #[derive(Debug)]
-struct MemorySource(Vec<Sample>);
+struct MemorySource(Vec<Bytes>);
 
 const LENGTH: usize = 110_000;
 const SAMPLES_IN_MEMORY: u64 = 500;
@@ -198,8 +199,8 @@ const READS_PER_ROUND: u64 = 20_000;
 impl PeerService for MemorySource {
     fn serve(&self, _: Rank, requests: Vec<PeerRequest>) -> PeerReplies {
         let answer = |request: PeerRequest| {
-            let sample = self.0[request.key.id.0 as usize].clone();
-            PeerReply::Kept { tag: request.tag, sample }
+            let bytes = self.0[request.key.id.0 as usize].clone();
+            PeerReply::Done { tag: request.tag, result: Ok(bytes) }
         };
         futures::stream::iter(requests.into_iter().map(answer).collect::<Vec<_>>()).boxed()
     }
@@ -250,7 +251,7 @@ fn wire(kind: &str, wire: WireProtection) -> Result<()> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")? })
     };
     let source: Arc<dyn PeerService> = Arc::new(MemorySource(
-        (0..SAMPLES_IN_MEMORY).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect(),
+        (0..SAMPLES_IN_MEMORY).map(|id| vec![id as u8; LENGTH].into()).collect(),
     ));
     let (server, tier) = runtime.block_on(async {
         let network: Arc<dyn Transport> = Arc::new(SystemTransport);

@@ -53,7 +53,7 @@ impl RawFrames {
     pub fn frame(&mut self, header: FrameHeader, sample: Option<SampleKey>, payload: &[u8]) -> Vec<u8> {
         let header = header.over(payload).encode();
         let Some(keys) = &self.keys else { return [&header, payload].concat() };
-        let known = sample.map(|key| keys.samples.of_bytes(key, payload).into());
+        let known = sample.map(|key| keys.samples.of(key, payload));
         let sealed = keys.ours.seal(self.number, &header, payload, known);
         self.number += 1;
         [&sealed, payload].concat()

@@ -6,9 +6,8 @@
 //! is allocated.
 //!
 //! The header's tag covers the payload's tag. A sample's payload is tagged by the process that
-//! caches it, under a key of the run that each requester gets. So it is computed once for all
-//! requesters. It covers dataset, sample and length as well as the bytes. Other payloads use the
-//! direction's key.
+//! serves it, under a key of the run that each requester gets. The tag covers dataset, sample and
+//! length as well as the bytes. Other payloads use the direction's key.
 //!
 //! Nonces never repeat under a key. A direction's nonce is the frame's number, and whether the tag
 //! is for header or payload. A sample's nonce is a counter, which is sent. The price is 40 bytes
@@ -16,10 +15,9 @@
 //! CRC-32C's time where the CPU has VAES, and metadata the same with AES-NI alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aegis::aegis128x4::Aegis128X4Mac;
-use foreread_tier::{Sample, SampleTag};
 use foreread_types::SampleKey;
 
 use crate::frame::HEADER;
@@ -54,17 +52,13 @@ const PAYLOAD_NONCE: u64 = 1;
 /// The key of the samples that a process serves in a run.
 pub struct SampleMac {
     key: [u8; KEY],
-    /// Identifies the key in this process: a cached sample may have the tag of another loader's
-    /// run.
-    id: u32,
     next: AtomicU64,
 }
 
 impl SampleMac {
     /// With this key, which must be random.
     pub(crate) fn new(key: [u8; KEY]) -> Arc<Self> {
-        static KEYS: AtomicU32 = AtomicU32::new(0);
-        Arc::new(Self { key, id: KEYS.fetch_add(1, Relaxed), next: AtomicU64::new(0) })
+        Arc::new(Self { key, next: AtomicU64::new(0) })
     }
 
     /// With a new key.
@@ -89,14 +83,9 @@ impl SampleMac {
     }
 
     /// Computes the tag of a sample.
-    pub fn of_bytes(&self, key: SampleKey, bytes: &[u8]) -> SampleTag {
+    pub fn of(&self, key: SampleKey, bytes: &[u8]) -> PayloadTag {
         let number = self.next.fetch_add(1, Relaxed);
-        SampleTag { by: self.id, number, tag: self.mac(key, bytes, number).finalize() }
-    }
-
-    /// The tag of a cached sample, computed once.
-    pub fn of(&self, key: SampleKey, sample: &Sample) -> SampleTag {
-        sample.tag(self.id, |bytes| self.of_bytes(key, bytes))
+        PayloadTag { number, tag: self.mac(key, bytes, number).finalize() }
     }
 
     fn fit(&self, key: SampleKey, bytes: &[u8], trailer: &PayloadTag) -> bool {
@@ -106,7 +95,7 @@ impl SampleMac {
 
 impl std::fmt::Debug for SampleMac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SampleTags").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SampleMac").finish_non_exhaustive()
     }
 }
 
@@ -119,12 +108,6 @@ pub(crate) fn no_random(error: std::io::Error) -> WireError {
 pub struct PayloadTag {
     number: u64,
     tag: [u8; TAG],
-}
-
-impl From<SampleTag> for PayloadTag {
-    fn from(tag: SampleTag) -> Self {
-        Self { number: tag.number, tag: tag.tag }
-    }
 }
 
 /// The MAC of one direction of a connection.
@@ -233,7 +216,6 @@ pub(crate) fn ends() -> (SessionKeys, SessionKeys) {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use foreread_types::{DatasetId, SampleId};
 
     use super::*;
@@ -279,7 +261,7 @@ mod tests {
     fn sample_tag_fits_only_its_key_id_and_length() {
         let (keys, other) = (keys(1), keys(5));
         let bytes = vec![7; 1000];
-        let trailer = PayloadTag::from(keys.samples.of_bytes(sample(3), &bytes));
+        let trailer = keys.samples.of(sample(3), &bytes);
         assert!(keys.samples.fit(sample(3), &bytes, &trailer));
         assert!(!keys.samples.fit(sample(4), &bytes, &trailer));
         assert!(!keys.samples.fit(SampleKey::new(DatasetId(2), SampleId(3)), &bytes, &trailer));
@@ -290,14 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn tag_of_a_cached_sample_is_computed_once_per_key() {
+    fn tags_of_a_sample_have_nonces_and_keys_of_their_own() {
         let (tags, others) = (SampleMac::new([1; KEY]), SampleMac::new([2; KEY]));
-        let kept = Sample::uncharged(Bytes::from_static(b"bytes"));
-        let first = tags.of(sample(1), &kept);
-        assert_eq!(tags.of(sample(1), &kept.clone()), first);
-        let other = others.of(sample(1), &kept);
-        assert!(others.fit(sample(1), b"bytes", &other.into()));
-        assert!(!tags.fit(sample(1), b"bytes", &other.into()));
-        assert_ne!(tags.of_bytes(sample(1), b"bytes").number, first.number, "no nonce is used twice");
+        let (first, second) = (tags.of(sample(1), b"bytes"), tags.of(sample(1), b"bytes"));
+        assert_ne!(first.number, second.number, "no nonce is used twice");
+        let other = others.of(sample(1), b"bytes");
+        assert!(others.fit(sample(1), b"bytes", &other) && tags.fit(sample(1), b"bytes", &first));
+        assert!(!tags.fit(sample(1), b"bytes", &other));
     }
 }

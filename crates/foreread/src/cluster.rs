@@ -73,12 +73,6 @@ pub(crate) fn shared_kinds() -> Vec<Level> {
     [AGENT, NODE_CACHE].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
 }
 
-/// Whether a level may have samples of earlier runs: disks, or what has disks.
-#[cfg(feature = "peer")]
-pub(crate) fn outlives_runs(level: &Level) -> bool {
-    [DISK, AGENT, NODE_CACHE].contains(&&*level.name)
-}
-
 /// The kinds of cache that a rank may have, without capacity, the fastest first.
 pub(crate) fn kinds(config: &Config) -> Vec<Level> {
     let tier = MemoryTier::new(0);

@@ -65,7 +65,6 @@ impl Merged {
                 ("origin", reads.origin),
                 ("memory", reads.memory),
                 ("disk", reads.disk),
-                ("peer", reads.peer),
                 ("agent", reads.agent),
             ];
             MergedEpoch {
@@ -137,7 +136,7 @@ mod tests {
             phase: "train".to_owned(),
             samples: 5,
             seconds,
-            reads: [("origin".to_owned(), origin), ("peer".to_owned(), 1)].into(),
+            reads: [("origin".to_owned(), origin), ("disk".to_owned(), 1)].into(),
             ..MergedEpoch::default()
         };
         Merged {

@@ -37,7 +37,7 @@ fn numbers(title: &str, report: &Report, history: &History) -> RunPlot {
         ],
         slot_seconds: history.slot().as_secs_f64(),
         seconds: history.end().as_secs_f64(),
-        slots: history.slots().iter().map(slot).collect(),
+        slots: history.slots().iter().map(|part| slot(part, report.agent.is_some())).collect(),
         epochs: history
             .epochs()
             .iter()
@@ -46,11 +46,13 @@ fn numbers(title: &str, report: &Report, history: &History) -> RunPlot {
     }
 }
 
-fn slot(slot: &HistorySlot) -> Slot {
+/// `is_shared`: what seems to be storage is a cache that other processes use, too.
+fn slot(slot: &HistorySlot, is_shared: bool) -> Slot {
     let bytes = Tier::ALL.map(|tier| match tier {
-        Tier::Storage => slot.bytes(ReadSource::Origin),
+        Tier::Storage if is_shared => 0,
+        Tier::Shared if !is_shared => 0,
+        Tier::Storage | Tier::Shared => slot.bytes(ReadSource::Origin),
         Tier::Disk => slot.bytes(ReadSource::Disk),
-        Tier::Peers => slot.bytes(ReadSource::Peer),
         Tier::Memory => slot.bytes(ReadSource::Memory),
     });
     Slot { bytes, stalled_seconds: slot.stall().as_secs_f64() }

@@ -304,8 +304,6 @@ pub struct ReadsReport {
     pub memory: CountReport,
     /// From the disk tier. Empty if there is none.
     pub disk: CountReport,
-    /// From other ranks. Empty if there are none.
-    pub peer: CountReport,
     /// From the node's agent. Includes those that were read directly in its place, which
     /// [`AgentReport::direct_samples`] counts. Absent if there is none.
     #[serde(skip_serializing_if = "CountReport::is_empty")]
@@ -350,7 +348,6 @@ impl ReadsReport {
             ReadSource::Origin => &mut self.origin,
             ReadSource::Memory => &mut self.memory,
             ReadSource::Disk => &mut self.disk,
-            ReadSource::Peer => &mut self.peer,
         };
         *count.samples.get_or_insert_default() += 1;
         *count.bytes.get_or_insert_default() += bytes;
@@ -385,7 +382,6 @@ impl EpochReport {
                 origin: CountReport::of(pass.reads.from(ReadSource::Origin)),
                 memory: CountReport::of(pass.reads.from(ReadSource::Memory)),
                 disk: CountReport::some(pass.reads.from(ReadSource::Disk)),
-                peer: CountReport::some(pass.reads.from(ReadSource::Peer)),
                 agent: CountReport::default(),
             },
             digest: None,
@@ -421,7 +417,7 @@ impl Report {
             skipped: run.skipped,
             substituted: run.substituted,
             retried: origin.retried,
-            hedged: origin.hedged + run.hedged,
+            hedged: origin.hedged,
             adapted,
             disk: None,
             units: None,

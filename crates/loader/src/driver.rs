@@ -208,7 +208,6 @@ impl Driver {
             return events.push(CoreEvent::Unlocated(tick));
         }
         let event = match error.kind() {
-            ErrorKind::Silent => CoreEvent::GivenUp(tick),
             kind if kind.is_loss() => CoreEvent::Invalid(tick),
             _ => CoreEvent::Failed(tick),
         };

@@ -10,8 +10,8 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::report::{BatchCounts, ReadSource};
 
 pub(crate) struct Instruments {
-    samples: [Counter; 4],
-    bytes: [Counter; 4],
+    samples: [Counter; 3],
+    bytes: [Counter; 3],
     batches: Counter,
     skipped: Counter,
     substituted: Counter,

@@ -13,13 +13,11 @@ pub enum ReadSource {
     Memory,
     /// The disk tier.
     Disk,
-    /// Another rank. No engine of this version reads from there.
-    Peer,
 }
 
 impl ReadSource {
     /// All sources, in the order of the report.
-    pub const ALL: [Self; 4] = [Self::Origin, Self::Memory, Self::Disk, Self::Peer];
+    pub const ALL: [Self; 3] = [Self::Origin, Self::Memory, Self::Disk];
 
     /// The name in reports and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -27,7 +25,6 @@ impl ReadSource {
             Self::Origin => "origin",
             Self::Memory => "memory",
             Self::Disk => "disk",
-            Self::Peer => "peer",
         }
     }
 }
@@ -50,7 +47,7 @@ impl SampleCount {
 
 /// Delivered samples by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SourceCounts([SampleCount; 4]);
+pub struct SourceCounts([SampleCount; 3]);
 
 impl SourceCounts {
     /// The samples from `source`.
@@ -134,8 +131,6 @@ pub struct RunReport {
     pub skipped: u64,
     /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
-    /// Uses that the engine hedged by a second read. No engine of this version does.
-    pub hedged: u64,
 }
 
 impl RunReport {
@@ -174,7 +169,6 @@ impl RunReport {
         self.sum_up();
         self.skipped += later.skipped;
         self.substituted += later.substituted;
-        self.hedged += later.hedged;
         self
     }
 }

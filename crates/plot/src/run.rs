@@ -27,21 +27,21 @@ pub enum Tier {
     Storage,
     /// A local disk.
     Disk,
-    /// Other ranks.
-    Peers,
+    /// The node's agent, or the cache that its ranks share.
+    Shared,
     /// Memory.
     Memory,
 }
 
 impl Tier {
     /// All tiers, in the order of a stack from below.
-    pub const ALL: [Self; 4] = [Self::Storage, Self::Disk, Self::Peers, Self::Memory];
+    pub const ALL: [Self; 4] = [Self::Storage, Self::Disk, Self::Shared, Self::Memory];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Storage => "storage",
             Self::Disk => "disk",
-            Self::Peers => "peers",
+            Self::Shared => "shared cache",
             Self::Memory => "memory",
         }
     }
@@ -50,7 +50,7 @@ impl Tier {
         match self {
             Self::Storage => ORIGIN,
             Self::Disk => DISK,
-            Self::Peers => PEERS,
+            Self::Shared => PEERS,
             Self::Memory => LOCAL,
         }
     }
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn plot_is_valid_xml_with_all_series() {
         let (texts, fills) = read(&run().svg().unwrap());
-        for label in ["storage", "disk", "peers", "memory", "stalled"] {
+        for label in ["storage", "disk", "shared cache", "memory", "stalled"] {
             assert!(texts.iter().any(|text| text.starts_with(&format!("{label} "))), "{label}: {texts:?}");
         }
         for colour in Tier::ALL.map(Tier::colour).into_iter().chain([STALL]) {

@@ -150,7 +150,6 @@ fn add_epochs(mut sum: EpochReport, next: EpochReport) -> EpochReport {
         origin: add_counts(sum.reads.origin, next.reads.origin),
         memory: add_counts(sum.reads.memory, next.reads.memory),
         disk: add_counts(sum.reads.disk, next.reads.disk),
-        peer: add_counts(sum.reads.peer, next.reads.peer),
         agent: add_counts(sum.reads.agent, next.reads.agent),
     };
     sum

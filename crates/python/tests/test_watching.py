@@ -111,7 +111,6 @@ def test_plot_of_a_torch_loader(directory: Path, tmp_path: Path) -> None:
         ({"seconds": 10.0, "stalled": 5.0}, {"origin": 5, "disk": 50}, "disk"),
         ({"seconds": 10.0, "stalled": 5.0}, {"memory": 50}, "memory"),
         ({"seconds": 10.0, "stalled": 5.0}, {}, "origin"),
-        ({"seconds": 10.0, "stalled": 5.0}, {"peer": 50, "disk": 5}, "peers"),
     ],
 )
 def test_bottleneck_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:

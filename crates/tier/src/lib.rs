@@ -51,6 +51,6 @@ pub use path::{ListRange, check_path};
 pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService};
 pub use private_directory::{ReplaceableThrough, is_private_directory, replaceable_through};
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, StoredPart, Version, unix_nanoseconds};
-pub use sample::{Sample, SampleTag};
+pub use sample::Sample;
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};
 pub use user_directory::{private_user_directory, user_directory};

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::stream::BoxStream;
 
-use crate::{Sample, TierError};
+use crate::TierError;
 
 /// How often an owner repeats that it still reads a sample, where it does.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
@@ -53,13 +53,6 @@ pub enum PeerReply {
         /// The answer.
         result: Result<Bytes, TierError>,
     },
-    /// The answer from a cached sample, whose checksum is computed only once.
-    Kept {
-        /// The tag of the request.
-        tag: u32,
-        /// The sample.
-        sample: Sample,
-    },
 }
 
 impl PeerReply {
@@ -68,7 +61,6 @@ impl PeerReply {
         match self {
             Self::Reading { .. } => None,
             Self::Done { tag, result } => Some((tag, result)),
-            Self::Kept { tag, sample } => Some((tag, Ok(sample.bytes()))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -12,22 +12,6 @@ use crate::Charge;
 struct SampleShared {
     data: Bytes,
     charge: Mutex<Option<Charge>>,
-    /// Checksum for readers on this node.
-    crc32c: OnceLock<u32>,
-    /// Tag for readers on other nodes.
-    tag: OnceLock<SampleTag>,
-}
-
-/// A keyed authentication tag of a sample's bytes. The connection computes and checks it. The
-/// sample only stores it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleTag {
-    /// The number of the key within this process.
-    pub by: u32,
-    /// The nonce.
-    pub number: u64,
-    /// The tag.
-    pub tag: [u8; 16],
 }
 
 /// The bytes of one sample. Clones share both the bytes and the charge.
@@ -51,26 +35,12 @@ impl Sample {
     }
 
     fn with_charge(data: Bytes, charge: Option<Charge>) -> Self {
-        let (crc32c, tag) = Default::default();
-        Self(Arc::new(SampleShared { data, charge: Mutex::new(charge), crc32c, tag }))
+        Self(Arc::new(SampleShared { data, charge: Mutex::new(charge) }))
     }
 
     /// A handle to the bytes. Its clones and slices keep the sample and its charge.
     pub fn bytes(&self) -> Bytes {
         Bytes::from_owner(self.clone())
-    }
-
-    /// The CRC-32C of the bytes. It is computed at the first call (5 us for 110 KB) and cached for
-    /// all clones.
-    pub fn crc32c(&self) -> u32 {
-        *self.0.crc32c.get_or_init(|| crc32c::crc32c(self))
-    }
-
-    /// The tag of the bytes by the key `by`. `make` computes it at the first call, and all clones
-    /// share it. Only the first key's tag is cached.
-    pub fn tag(&self, by: u32, make: impl Fn(&[u8]) -> SampleTag) -> SampleTag {
-        let kept = *self.0.tag.get_or_init(|| make(self));
-        if kept.by == by { kept } else { make(self) }
     }
 
     /// The charged bytes. More than the sample's length if its allocation is longer.
@@ -120,32 +90,6 @@ mod tests {
         assert_eq!(budget.used(), 3);
         drop(slice);
         assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn checksum_is_shared_by_clones() {
-        let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
-        let clone = sample.clone();
-        assert_eq!(sample.crc32c(), 0xe306_9283);
-        assert_eq!(clone.0.crc32c.get(), Some(&0xe306_9283));
-        assert_eq!(Sample::uncharged(Bytes::new()).crc32c(), 0);
-    }
-
-    #[test]
-    fn tag_is_cached_for_the_first_key_only() {
-        let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
-        let made = std::cell::Cell::new(0);
-        let by = |by| {
-            sample.clone().tag(by, |bytes| {
-                made.set(made.get() + 1);
-                SampleTag { by, number: bytes.len() as u64, tag: [by as u8; 16] }
-            })
-        };
-        assert_eq!(
-            (by(1), by(1).tag, made.get()),
-            (SampleTag { by: 1, number: 9, tag: [1; 16] }, [1; 16], 1)
-        );
-        assert_eq!((by(2).tag, by(1).tag, made.get()), ([2; 16], [1; 16], 2));
     }
 
     #[test]

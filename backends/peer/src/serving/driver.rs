@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use foreread_tier::{PeerReply, Sample};
+use foreread_tier::PeerReply;
 use foreread_types::{Rank, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
@@ -53,7 +53,7 @@ impl futures::Stream for ChunkReplies {
         match &served {
             None => self.left = 0,
             Some(PeerReply::Reading { .. }) => {}
-            Some(PeerReply::Done { .. } | PeerReply::Kept { .. }) => self.left -= 1,
+            Some(PeerReply::Done { .. }) => self.left -= 1,
         }
         Poll::Ready(Some(ChunkReply { chunk: self.chunk, served, last: self.left == 0 }))
     }
@@ -203,10 +203,6 @@ impl PeerConnection {
                 let key = self.machine.wanted(chunk, tag)?;
                 (tag, StoreReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
-            PeerReply::Kept { tag, sample } => {
-                let key = self.machine.wanted(chunk, tag)?;
-                (tag, StoreReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
-            }
         })
     }
 
@@ -242,16 +238,8 @@ impl PeerConnection {
     /// The checksum or the tag of a sample, whichever the connection uses.
     fn check(&self, key: SampleKey, bytes: &[u8]) -> SampleCheck {
         match &self.samples {
-            Some(tags) => (0, Some(tags.of_bytes(key, bytes).into())),
+            Some(tags) => (0, Some(tags.of(key, bytes))),
             None => (crc32c::crc32c(bytes), None),
-        }
-    }
-
-    /// As [`check`](Self::check), of a cached sample: computed once.
-    fn check_kept(&self, key: SampleKey, sample: &Sample) -> SampleCheck {
-        match &self.samples {
-            Some(tags) => (0, Some(tags.of(key, sample).into())),
-            None => (sample.crc32c(), None),
         }
     }
 

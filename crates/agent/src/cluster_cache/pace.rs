@@ -68,8 +68,9 @@ pub(super) struct LinkPace {
     /// The bytes of all answers, and how many there were at earlier looks.
     answered: u64,
     looks: VecDeque<(Instant, u64)>,
-    /// When the first request was sent that was late, since the store was fast enough.
-    late_since: Option<Instant>,
+    /// When the first request was sent that was late, since the store was fast enough, and when the
+    /// last one was found late.
+    late: Option<(Instant, Instant)>,
     /// Until when no sample is requested. `None` if the store does not rest.
     rests: Option<Instant>,
     /// The last rest, and when its store answered again.
@@ -121,13 +122,13 @@ impl LinkPace {
         self.looks.push_back((now, self.answered));
         let first = self.open.values().next().map(|request| request.sent);
         let is_old = first.is_some_and(|sent| now.duration_since(sent) >= LATE);
-        if !is_old && self.late_since.is_none() {
+        if !is_old && self.late.is_none() {
             // Only the last second counts when one is.
             while self.looks.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= LATE) {
                 self.looks.pop_front();
             }
         }
-        is_old || self.late_since.is_some()
+        is_old || self.late.is_some()
     }
 
     /// Ends the late requests, and returns how many. After each [`look`](Self::look) that says so.
@@ -135,11 +136,11 @@ impl LinkPace {
         let StoragePace { wait: Some(wait), rate: Some(rate) } = storage else { return 0 };
         let present = self.rate(LATE, now);
         if present * LATE_PART >= rate as f64 {
-            self.late_since = None;
+            self.late = None;
             return 0;
         }
         if present * TOLERATED >= self.open_bytes as f64 {
-            self.late_since = None;
+            self.late.take_if(|(_, last)| now.duration_since(*last) > 2 * LATE);
             return 0;
         }
         let (most, mut left) = (LATE.max(wait * 2), rate as f64 * HEDGED_TIME);
@@ -149,7 +150,7 @@ impl LinkPace {
                 break;
             }
             left -= request.bytes as f64;
-            self.late_since.get_or_insert(request.sent);
+            self.late = Some((self.late.map_or(request.sent, |(since, _)| since), now));
             late.push(*number);
         }
         late.iter().for_each(|number| self.end(*number));
@@ -167,9 +168,9 @@ impl LinkPace {
         let would_take = self.rate(most, now) * most.as_secs_f64() * PATIENCE;
         let is_old = |since: &Instant| now.duration_since(*since) >= most;
         let oldest = oldest.filter(|_| self.open_bytes as f64 > would_take).filter(is_old);
-        let since = self.late_since.filter(is_old).or(oldest)?;
+        let since = self.late.map(|(since, _)| since).filter(is_old).or(oldest)?;
         self.open.clear();
-        (self.open_bytes, self.late_since) = (0, None);
+        (self.open_bytes, self.late) = (0, None);
         // It was slow again soon after it had rested, or has not answered since.
         let is_again = |(rest, answered): &(Duration, Instant)| {
             self.rests.is_some() || now.duration_since(*answered) < most + *rest * 2

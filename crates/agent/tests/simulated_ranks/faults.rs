@@ -451,10 +451,7 @@ impl Ran<'_> {
 impl std::fmt::Display for Ran<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lives = || self.lives.iter().flatten().flatten();
-        let peer: u64 = lives()
-            .flat_map(|life| &life.report.epochs)
-            .map(|epoch| epoch.reads.peer.samples.unwrap_or(0))
-            .sum();
+        let peer: u64 = lives().filter_map(|life| life.report.peers).map(|peers| peers.received).sum();
         let waited = lives().map(|life| life.waited).max().unwrap_or_default();
         let read = self.case.job.origin.counts().tally().requests;
         write!(

@@ -41,13 +41,13 @@ pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
-use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
 use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
+use self::capacity_offer::{CapacityOffer, OfferedStore, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
@@ -265,6 +265,8 @@ impl GroupRun<'_> {
             let words = run_words(&schedule(&config, &sizes)?);
             let state = description.state.clone();
             let on_node = rank_among(joining.nodes(), config.rank);
+            // Ranks that were started by hand share the memory of their node, too.
+            (config.node_rank, config.node_ranks) = (Some(on_node.rank), Some(sharing));
             let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume: state };
             return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
         };
@@ -282,12 +284,15 @@ impl GroupRun<'_> {
             None => memory,
         };
         // A rank without the cache of its node has a store of its own, which is empty.
-        let levels = link.iter().map(|link| OfferedLevel::new(&cluster::of_agent(link)));
-        let own = joining.nodes().get(config.rank as usize).copied().unwrap_or_default();
-        let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
-        // Several caches may read from one agent, or from agents that share their caches.
-        let name = link.as_ref().and_then(|link| of_agent.map(|agent| &*agent.name).or(link.host()));
-        let offer = offer.with_servers(server_print).with_store(name.map(str::to_owned)).encode();
+        let store = link.as_ref().and_then(|link| {
+            // Several caches may read from one agent, or from agents that share their caches.
+            let name = of_agent.map(|agent| &*agent.name).or(link.host())?.to_owned();
+            let Level { name: level, capacity, .. } = cluster::of_agent(link);
+            Some(OfferedStore { name, level, capacity })
+        });
+        let node = joining.nodes().get(config.rank as usize).copied().unwrap_or_default().to_string();
+        let offer = CapacityOffer { node, store, held, servers: server_print, lengths: Vec::new() };
+        let offer = offer.encode();
         let (whole, names) = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let all = joining.exchange(Vec::new(), offer.into(), |offers| bundle(&offers).into()).await?;
@@ -299,10 +304,9 @@ impl GroupRun<'_> {
                      samples ignores them; use one catalog on all ranks"
                 );
             }
-            let whole =
-                capacity_offer::cluster(described, &cluster::shared_kinds(), &all, cluster::outlives_runs);
+            let whole = capacity_offer::cluster(described, &cluster::shared_kinds(), &all);
             // The first rank of a store hosts it.
-            let name = |store: &CacheStore| all.get(store.id.0 as usize)?.store.clone();
+            let name = |store: &CacheStore| Some(all.get(store.id.0 as usize)?.store.as_ref()?.name.clone());
             let names: Vec<Option<String>> = whole.stores.iter().map(name).collect();
             (Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }, names)
         };
@@ -558,7 +562,7 @@ async fn start(
 
 #[cfg(test)]
 mod tests {
-    use foreread_planner::{CacheStore, Curve, Level, OriginServers, ServerSpeed};
+    use foreread_planner::{Curve, OriginServers, ServerSpeed};
     use foreread_types::{Footprint, StoreId};
 
     use super::*;

@@ -31,10 +31,6 @@ pub enum CoreEvent {
     Arrived(Tick),
     /// A read has failed, after all retries. A cache may still have the sample.
     Failed(Tick),
-    /// A read has failed because its server was silent for the origin's patience. As
-    /// [`Failed`](Self::Failed): a read of the origin is not repeated, because the next one would
-    /// wait for the same server.
-    GivenUp(Tick),
     /// A cache's read has failed because the stored sample is corrupt, of another length, or gone.
     Invalid(Tick),
     /// The catalog cannot locate the sample. The sample is not at fault, so the run ends at this

@@ -194,7 +194,7 @@ impl Core {
             CoreEvent::Stored(tick) => self.stored(tick, actions),
             CoreEvent::Absent(tick) => self.absent(tick, actions),
             CoreEvent::Arrived(tick) => self.arrived(tick, actions),
-            CoreEvent::Failed(tick) | CoreEvent::GivenUp(tick) => self.failed(tick, false, actions),
+            CoreEvent::Failed(tick) => self.failed(tick, false, actions),
             CoreEvent::Invalid(tick) => self.failed(tick, true, actions),
             CoreEvent::Unlocated(tick) => {
                 self.note_unlocated(tick);

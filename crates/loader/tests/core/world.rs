@@ -290,7 +290,7 @@ impl<'a> World<'a> {
                 }
                 drop(charge);
                 if hiccup {
-                    let event = self.failure(tick);
+                    let event = CoreEvent::Failed(tick);
                     return self.pass(event);
                 }
                 self.lost.insert(key);
@@ -298,7 +298,7 @@ impl<'a> World<'a> {
             }
             PendingRequest::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
-                let event = self.failure(tick);
+                let event = CoreEvent::Failed(tick);
                 self.pass(event)
             }
             PendingRequest::Read { tick, charge, key } => {
@@ -306,11 +306,6 @@ impl<'a> World<'a> {
                 self.pass(CoreEvent::Arrived(tick))
             }
         }
-    }
-
-    /// A failed read, of a server that is silent or not.
-    fn failure(&mut self, tick: Tick) -> CoreEvent {
-        if self.chance(50) { CoreEvent::Failed(tick) } else { CoreEvent::GivenUp(tick) }
     }
 
     fn put(&mut self, tick: Tick, sample: Rc<HeldSample>, level: usize) -> Checked {

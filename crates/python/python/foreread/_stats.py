@@ -12,7 +12,7 @@ __all__ = ["Stats"]
 _log = logging.getLogger("foreread")
 
 #: The sources of delivered samples, as named in the report.
-_TIERS = ("origin", "memory", "disk", "peer", "agent")
+_TIERS = ("origin", "memory", "disk", "agent")
 
 #: Below this share of stalled time, the trainer itself is the bottleneck.
 TRAINER_BOUND_SHARE = 0.05
@@ -39,11 +39,11 @@ class Stats:
     overall_stall_share: float
     """The same over the whole run."""
     hits: dict[str, float]
-    """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer, agent, or "node cache" (the
-    cache that the ranks of a node share)."""
+    """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, agent, or "node cache" (the cache
+    that the ranks of a node share)."""
     limiting: str
     """The bottleneck: "trainer" (no waiting), "decode" (foreread.image), "transform" (decoding and transforms in Python),
-    "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "peers", "agent", "node cache", "look-ahead",
+    "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "agent", "node cache", "look-ahead",
     or "memory" (delivery of samples that are in memory). "nothing" if no sample was delivered since the last ``stats()``."""
     requests: int
     """Requests that this rank has sent to storage."""
@@ -207,12 +207,12 @@ def _storage_limit(report: dict[str, Any], tiers: dict[str, float]) -> str:
     """What a wait for samples is for, by the samples of each tier."""
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}
-    slow = {tier: tiers.get(tier, 0.0) for tier in ("origin", "disk", "peer", "agent", _NODE)}
+    slow = {tier: tiers.get(tier, 0.0) for tier in ("origin", "disk", "agent", _NODE)}
     tier = max(slow, key=slow.__getitem__)
     if slow[tier] == 0 and tiers["memory"] > 0:
         return "memory"
     if slow[tier] > 0 and tier != "origin":
-        return "peers" if tier == "peer" else tier
+        return tier
     if parallelism.get("why") == "throttled":
         return "origin: throttled"
     ahead = adapted["look_ahead"]
@@ -259,7 +259,6 @@ _REMEDY = {
     "origin": "more memory= or disk= would cache more of the data; foreread.plan(...) shows the gain per GB",
     "origin: throttled": "the store throttles requests: more memory= or disk=, or packed shards, reduce them",
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
-    "peers": "a faster network between ranks, or more memory= on each rank",
     "agent": "more memory for the node's agent (foreread agent status shows what it keeps)",
     _NODE: "more memory= or a faster disk= for the cache that the ranks of this node share; busy CPUs delay it, too",
     "memory": "small samples cost more to deliver than to read: use a larger batch_size=, or several samples in one",

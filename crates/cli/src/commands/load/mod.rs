@@ -76,7 +76,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     }
     // Without digests and ids, rank 0 alone prints rows.
     let mixed = together && (wanted.digest || wanted.ids);
-    let mut table = EpochTable::new(ready.prepared(), together, mixed.then_some(rank));
+    let mut table = EpochTable::new(ready.prepared(), mixed.then_some(rank));
     let loader = ready.start();
     // The state is saved at once, so that an unwritable path is detected before hours of work.
     let state_file = StateFile::new(state, keeps)?;

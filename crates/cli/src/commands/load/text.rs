@@ -106,7 +106,6 @@ pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
 /// The epochs as a table, at most 100 columns wide.
 pub(super) struct EpochTable {
     has_disk: bool,
-    has_peers: bool,
     /// The name of the cache that several processes share, if the samples come from there.
     shared: Option<&'static str>,
     /// The rank, if rows of several ranks may mix.
@@ -115,18 +114,18 @@ pub(super) struct EpochTable {
 }
 
 impl EpochTable {
-    pub(super) fn new(prepared: &Prepared, together: bool, rank: Option<u32>) -> Self {
+    pub(super) fn new(prepared: &Prepared, rank: Option<u32>) -> Self {
         let has_disk = !prepared.config().disk.is_empty() && prepared.node_cache().is_none();
         let shared = match prepared.node_cache() {
             Some(_) => Some("node"),
             None => prepared.has_agent().then_some("agent"),
         };
-        Self { has_disk, has_peers: together, shared, rank, has_heading: false }
+        Self { has_disk, shared, rank, has_heading: false }
     }
 
     #[cfg(test)]
-    fn of(has_disk: bool, has_peers: bool, rank: Option<u32>) -> Self {
-        Self { has_disk, has_peers, shared: None, rank, has_heading: false }
+    fn of(has_disk: bool, shared: Option<&'static str>, rank: Option<u32>) -> Self {
+        Self { has_disk, shared, rank, has_heading: false }
     }
 
     /// Prints a row, and the heading before the first.
@@ -156,9 +155,6 @@ impl EpochTable {
         if self.has_disk {
             write!(out, " {:>5.1}%", share(epoch.reads.disk))?;
         }
-        if self.has_peers {
-            write!(out, " {:>5.1}%", share(epoch.reads.peer))?;
-        }
         if self.shared.is_some() {
             write!(out, " {:>5.1}%", share(epoch.reads.agent))?;
         }
@@ -183,7 +179,7 @@ impl EpochTable {
             "{:>5} {:<10} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>7}",
             "epoch", "phase", "samples", "time", "samples/s", "MiB/s", "stalled", "storage", "memory"
         )?;
-        let more = [self.has_disk.then_some("disk"), self.has_peers.then_some("peers"), self.shared];
+        let more = [self.has_disk.then_some("disk"), self.shared];
         for name in more.into_iter().flatten() {
             write!(out, " {name:>6}")?;
         }
@@ -328,7 +324,7 @@ mod tests {
 
     #[test]
     fn epochs_are_rows_below_one_heading() {
-        let table = EpochTable::of(false, false, None);
+        let table = EpochTable::of(false, None, None);
         let lines = printed(table, &[epoch(0, 4000), epoch(1, 4000)]);
         assert_eq!(
             lines,
@@ -343,13 +339,13 @@ mod tests {
 
     #[test]
     fn widest_table_has_100_columns() {
-        let table = EpochTable::of(true, true, Some(1023));
+        let table = EpochTable::of(true, Some("node"), Some(1023));
         let lines = printed(
             table,
             &[EpochReport { digest: Some("f".repeat(64)), bytes: 99 << 30, ..epoch(12_345, 123_456_789) }],
         );
         assert!(lines.iter().all(|line| line.len() <= 100), "{lines:#?}");
-        assert!(lines[1].starts_with("rank epoch ") && lines[1].ends_with("   disk  peers"), "{lines:#?}");
+        assert!(lines[1].starts_with("rank epoch ") && lines[1].ends_with("   disk   node"), "{lines:#?}");
         assert_eq!(lines[1].len(), lines[2].len(), "{lines:#?}");
         // Rows of several ranks mix, so each line names its rank.
         assert!(lines[3].starts_with("1023       sha256 ffff"), "{lines:#?}");

@@ -6,7 +6,7 @@ impl World<'_> {
     /// Passes an invalid event to the core, which must not react.
     pub(super) fn invalid_event(&mut self) -> Checked {
         let end = self.model.uses.len() as u64 + 3;
-        let (tick, kind) = (Tick(self.draw(end)), self.draw(11));
+        let (tick, kind) = (Tick(self.draw(end)), self.draw(10));
         let open = |lookup| self.requests.iter().any(|request| request.about() == Some((tick, lookup)));
         let dealing = self.requests.iter().any(|request| matches!(request, PendingRequest::Deal { .. }));
         let event = match kind {
@@ -16,7 +16,6 @@ impl World<'_> {
             3 if !open(false) => CoreEvent::Arrived(tick),
             4 if !open(false) => CoreEvent::Failed(tick),
             9 if !open(false) => CoreEvent::Invalid(tick),
-            10 if !open(false) => CoreEvent::GivenUp(tick),
             5 if self.queue.is_empty() && self.unreported.taken == 0 => CoreEvent::Taken,
             6 if !dealing => CoreEvent::DealFailed { pass: self.dealt },
             7 => CoreEvent::DealFailed { pass: self.dealt + 1 },

@@ -276,7 +276,7 @@ mod tests {
         #[test]
         // semantics: CACHE-18
         fn sums_of_the_history_equal_the_report(
-            steps in prop::collection::vec((0..2u64, 0..4usize, 0..1u64 << 40, 0..NANOS, 0..NANOS), 1..200),
+            steps in prop::collection::vec((0..2u64, 0..3usize, 0..1u64 << 40, 0..NANOS, 0..NANOS), 1..200),
             cut in 0..200usize,
         ) {
             let (history, account) = record(&steps);

@@ -106,19 +106,19 @@ fn disk_filled_by_others_costs_reads_only() {
 // semantics: DISK-11
 fn read_only_cache_of_one_rank_serves_a_run_of_two() {
     let place = place();
-    let run = |agent: &str| {
+    let run = |peers: &str| {
         let script = "mount -t tmpfs -o size=40m tmpfs mounted
          load --epochs=2 --compute-ms=3 >/dev/null
          mount -o remount,ro mounted
          mkdir meet
          export FOREREAD_MEET=$PWD/meet WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
-         RANK=1 LOCAL_RANK=1 load --epochs=1 --agent=AGENT >second &
-         RANK=0 LOCAL_RANK=0 load --epochs=1 --agent=AGENT >first
+         RANK=1 LOCAL_RANK=1 load --epochs=1 --peers=PEERS >second &
+         RANK=0 LOCAL_RANK=0 load --epochs=1 --peers=PEERS >first
          wait $!
          cat first second
          rm -r meet
          umount mounted";
-        let finished = place.run(&script.replace("AGENT", agent));
+        let finished = place.run(&script.replace("PEERS", peers));
         let printed = finished.stderr.clone();
         let reports: Vec<Value> =
             finished.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
-//! | `peer` | ranks that share their caches |
+//! | `peer` | ranks that meet, and share caches if `foreread-agent` hosts them |
 //! | `plot` | the plot of a run, as SVG |
 //! | `share` | one source for several processes of a machine |
 //! | `tables` | datasets that a CSV, JSON, Parquet or Arrow file lists |

@@ -137,8 +137,8 @@ impl Meeting {
     }
 
     /// Has the ranks of a node share one cache, which their first rank hosts: memory and disks.
-    /// Without it, or if the [agent](crate::Builder::agent) is off, each rank has caches of its
-    /// own.
+    /// These caches read from each other. `JobHost` of the crate `foreread-agent` is such a host.
+    /// Without one, each rank has caches of its own, and they share nothing.
     #[must_use]
     pub fn node_host(self, host: Arc<dyn NodeHost>) -> Self {
         Self { node_host: Some(host), ..self }

@@ -17,6 +17,7 @@
 //! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
 //! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
 //! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
+//!     // With `foreread_agent::JobHost` as `node_host`, the ranks share their caches.
 //!     builder = builder.peers(meeting);
 //! }
 //! let loader = builder.start()?;
@@ -260,6 +261,9 @@ impl GroupRun<'_> {
             units,
         };
         let Some(offers) = member.offers(joining, words).await? else {
+            if self.node_host.is_none() && config.rank == 0 {
+                tracing::warn!("the ranks share no caches, because the program has set no host for them");
+            }
             // Granted again for caches of its own.
             drop(memory);
             let words = run_words(&schedule(&config, &sizes)?);

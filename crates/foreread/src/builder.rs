@@ -392,7 +392,8 @@ impl Builder {
     }
 
     /// Joins a group with the other ranks of this rendezvous. If it has a host for caches, one node
-    /// keeps each sample for all. Preparing waits for the other ranks. Rank and world size come from the settings.
+    /// keeps each sample for all. Preparing waits for the other ranks. Rank and world size come
+    /// from the settings.
     #[cfg(feature = "peer")]
     #[must_use]
     pub fn peers(mut self, meeting: crate::ranks::Meeting) -> Self {

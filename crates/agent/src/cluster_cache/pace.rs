@@ -3,9 +3,9 @@
 //!
 //! A store that answers steadily may take long for a request: a job requests its look-ahead at
 //! once, and a network may need seconds for it. So a request is late only if the store sends less
-//! than a quarter of what storage brings here, and needs long for all open requests, or if it sends
-//! very much less. And a store is slow only if these would take much longer at the present rate. A
-//! sample of a late request is read from storage.
+//! than a quarter of what storage brings here. It must also need long for all open requests, or
+//! send very much less. And a store is slow only if all open requests would take much longer at the
+//! present rate. A sample of a late request is read from storage.
 //!
 //! The price: a store whose storage is faster than this one's, and not known here, is waited for
 //! until it is slow, or silent.
@@ -22,8 +22,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// A store that sends less than this part of what storage brings is late, as its inverse.
 const LATE_PART: f64 = 4.0;
 
-/// No request is late if all open ones take this time at the present rate, in seconds, and the
-/// store sends at least this part of what storage brings, as its inverse.
+/// No request is late if all open ones take so many seconds at the present rate. The store must
+/// send at least this part of what storage brings, as its inverse.
 const TOLERATED: f64 = 5.0;
 const TOLERATED_PART: f64 = 64.0;
 

@@ -250,9 +250,8 @@ fn wire(kind: &str, wire: WireProtection) -> Result<()> {
     let identity = |rank| -> Result<Identity> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")? })
     };
-    let source: Arc<dyn PeerService> = Arc::new(MemorySource(
-        (0..SAMPLES_IN_MEMORY).map(|id| vec![id as u8; LENGTH].into()).collect(),
-    ));
+    let source: Arc<dyn PeerService> =
+        Arc::new(MemorySource((0..SAMPLES_IN_MEMORY).map(|id| vec![id as u8; LENGTH].into()).collect()));
     let (server, tier) = runtime.block_on(async {
         let network: Arc<dyn Transport> = Arc::new(SystemTransport);
         let listener = network.listen(&address).await?;

@@ -19,6 +19,7 @@ from torch_images import SAMPLES, Image, assert_same, batches, folder, generator
 from foreread.torch import DataLoader, Dataset, wrap
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import DistributedSampler, Subset, TensorDataset
+from waiting import until
 
 #: The sample whose transform raises, by its number in the order of names.
 FAILS = 20
@@ -297,8 +298,8 @@ def test_collated_batches_count_in_the_look_ahead(images: Path) -> None:
     with DataLoader(images, 8, transform=to_tensor, num_workers=2, prefetch_factor=50, look_ahead="32KiB") as loader:
         iterator = iter(loader)
         next(iterator)
-        held = loader._pipeline.batches()
+        until("a batch is ahead", loader._pipeline.batches)
         # Images have 0.8 kB. All would be ahead otherwise.
-        assert 0 < sum(batch.bytes for batch in held) <= 32 << 10
+        assert 0 < sum(batch.bytes for batch in loader._pipeline.batches()) <= 32 << 10
         assert len(list(iterator)) == 12
         assert position(loader) == (1, 0)

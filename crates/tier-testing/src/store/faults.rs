@@ -46,8 +46,8 @@ pub enum When {
     Chance(f64),
     /// This request and all later ones.
     From(u64),
-    /// The last `length` of every `of` requests, but [few](EACH) of each object. Otherwise a burst
-    /// would be an outage for a client with few requests in flight.
+    /// The last `length` of every `of` requests, but at most three of each object. Otherwise a
+    /// burst would be an outage for a client with few requests in flight.
     Burst {
         /// The length of the burst.
         length: u64,

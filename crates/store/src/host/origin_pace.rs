@@ -1,7 +1,7 @@
 //! How fast reads of storage are, from those that have ended lately.
 
 /// Reads that ended so long ago say nothing of the present, in nanoseconds.
-const RECENT: u64 = 30_000_000_000;
+const RECENT: u64 = 600_000_000_000;
 
 /// The time with reads over which a rate is measured, and the least where there were fewer.
 const WINDOW: u64 = 1_000_000_000;
@@ -102,6 +102,6 @@ mod tests {
             pace.ended(1_000_000, 20 * MS, at);
         }
         assert_eq!((pace.rate(5000 * MS), pace.wait(5000 * MS)), (Some(rate), Some(20 * MS)));
-        assert_eq!((pace.rate(40_000 * MS), pace.wait(40_000 * MS)), (None, None));
+        assert_eq!((pace.rate(700_000 * MS), pace.wait(700_000 * MS)), (None, None));
     }
 }

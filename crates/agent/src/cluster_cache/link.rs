@@ -300,6 +300,8 @@ impl LinkTask {
             let Some(link) = self.link.upgrade() else { return };
             link.change(HashMap::clear);
             link.is_open.store(false, Ordering::Relaxed);
+            // Nothing looks at them until it is reached again.
+            link.pace().end_all();
             drop(link);
             if opened.elapsed() > SILENT {
                 self.pauses.reset();

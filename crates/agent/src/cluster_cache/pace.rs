@@ -100,6 +100,12 @@ impl LinkPace {
         }
     }
 
+    /// Ends all requests: the other store is not reached.
+    pub(super) fn end_all(&mut self) {
+        self.open.clear();
+        (self.open_bytes, self.late) = (0, None);
+    }
+
     /// A request was answered: the other store does not rest any more.
     pub(super) fn answered(&mut self, bytes: u64, now: Instant) {
         self.answered += bytes;

@@ -354,12 +354,14 @@ impl ClusterCache {
     /// How fast storage is here, next to one of the other stores.
     fn storage_pace(&self) -> StoragePace {
         let stores = self.view().links().count().max(1) as u64;
-        let rate = self.store.origin_rate().map(|rate| rate / stores);
-        // A node whose storage waits for a silent server is waited for as long.
-        let state = self.lock();
-        let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
+        let (patience, is_relayed) = {
+            let state = self.lock();
+            let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
+            (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
+        };
         // What an agent has in memory says nothing about storage.
-        let rate = rate.filter(|_| state.datasets.iter().all(|dataset| !dataset.is_relayed));
+        let rate = self.store.origin_rate().filter(|_| !is_relayed).map(|rate| rate / stores);
+        // A node whose storage waits for a silent server is waited for as long.
         StoragePace { wait: self.store.origin_wait().max(patience), rate }
     }
 

@@ -164,9 +164,7 @@ impl DatasetHost {
             known.identity == catalog.identity(known.origin.place()) && known.catalog.len() == catalog.len()
         });
         if let Some(known) = known {
-            // The agent reads in blocks.
-            let blocks = HostedBlocks { are_units: true, ..HostedBlocks::default() };
-            return Ok(self.hosted(known.clone(), (blocks, 0), true));
+            return Ok(self.hosted(known.clone(), Default::default(), true));
         }
         let (of_units, is_agent) = (catalog.clone(), self.is_agent);
         let blocks = self.context.runtime.spawn_blocking(move || units(&of_units, is_agent));
@@ -195,8 +193,8 @@ impl DatasetHost {
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
-        let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit, is_relayed })));
-        let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks });
+        let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit })));
+        let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks, is_relayed });
         HostedDataset { catalog, identity, place, sizes, reader, needs }
     }
 }
@@ -219,7 +217,7 @@ impl HostedDataset {
 
     /// Whether it is read from the agent of the node.
     pub fn is_relayed(&self) -> bool {
-        self.reader.source().is_some_and(|source| source.is_relayed)
+        self.reader.is_relayed
     }
 
     /// Whether its storage is open.
@@ -269,7 +267,8 @@ impl HostedDataset {
         let all = MAX_BLOCK_BYTES + 1;
         let bytes = bytes.map_or(all, |bytes| bytes.min(MAX_BLOCK_BYTES));
         let blocks = self.reader.blocks();
-        if blocks.are_units || blocks.bytes == bytes || !self.catalog.format().is_packed() {
+        let is_fixed = blocks.are_units || self.reader.is_relayed || !self.catalog.format().is_packed();
+        if is_fixed || blocks.bytes == bytes {
             return Ok(());
         }
         let table = match bytes == all {
@@ -333,6 +332,9 @@ struct HostedReader {
     /// Set once the disks know the dataset.
     on_disk: OnceLock<DiskDataset>,
     blocks: RwLock<Arc<HostedBlocks>>,
+    /// Whether it is read from the agent of the node, which reads in blocks and limits reads of
+    /// storage itself.
+    is_relayed: bool,
 }
 
 /// The open storage of a dataset.
@@ -341,12 +343,10 @@ struct OpenSource {
     reader: DirectReader,
     origin: Arc<dyn foreread_tier::OriginTier>,
     limit: Option<Limit>,
-    /// Whether it is the agent of the node, which limits reads of storage itself.
-    is_relayed: bool,
 }
 
 /// The blocks of shards, and their length, or one more than the most for those that nodes share.
-/// None at first, unless they are stored units. Other blocks do not replace units.
+/// None at first, unless they are stored units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,
@@ -419,10 +419,10 @@ impl SampleReader for HostedReader {
     /// Twice as many as the store is known to answer at once. So reads wait in the layers, too, and
     /// an adaptive limit sees that there is demand for more.
     fn parallelism(&self) -> usize {
-        let Some(source) = self.source() else { return FEWEST_READS };
-        if source.is_relayed {
+        if self.is_relayed {
             return RELAYED_READS;
         }
+        let Some(source) = self.source() else { return FEWEST_READS };
         let known = source.limit.as_ref().map(|limit| limit.decisions().limit);
         2 * known.unwrap_or_else(|| source.origin.profile().parallelism).max(FEWEST_READS)
     }

@@ -133,17 +133,18 @@ impl NodeOffers {
         Some(first.agent.as_ref().map_or(NodeRoom { memory, disk: 0 }, |agent| agent.room))
     }
 
+    /// The bytes of the cache of a group, with its disks.
+    fn bytes(&self, group: u32) -> u64 {
+        let Some(NodeRoom { memory, disk }) = self.room(group) else { return 0 };
+        let disks = self.of(group).next().into_iter().flat_map(|first| &first.disks);
+        let disks = disks.filter(|disk| self.has_disk(group, disk)).map(|disk| disk.bytes);
+        disks.fold(memory.saturating_add(disk), u64::saturating_add)
+    }
+
     /// Whether the ranks have caches that read from each other. `units`: as of a member.
     fn are_linked(&self, units: Option<u64>) -> bool {
         let groups: BTreeSet<u32> = self.groups.iter().copied().collect();
-        let bytes = groups.into_iter().flat_map(|group| {
-            let disks = self.of(group).next().into_iter().flat_map(|first| &first.disks);
-            let disks = disks.filter(move |disk| self.has_disk(group, disk)).map(|disk| disk.bytes);
-            self.room(group)
-                .into_iter()
-                .flat_map(move |room| [room.memory, room.disk].into_iter().chain(disks.clone()))
-        });
-        let all = bytes.fold(0, u64::saturating_add);
+        let all = groups.into_iter().map(|group| self.bytes(group)).fold(0, u64::saturating_add);
         all > 0 && units.is_none_or(|needs| needs <= all)
     }
 

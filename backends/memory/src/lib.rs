@@ -43,7 +43,7 @@ use crate::map::ShardedMap;
 const NAME: &str = "memory";
 
 /// The overhead of a sample. See `tests/footprint.rs`.
-const FOOTPRINT: Footprint = Footprint::new(320, 16);
+const FOOTPRINT: Footprint = Footprint::new(272, 16);
 
 /// Samples in memory, bounded by a number of bytes.
 #[derive(Debug)]

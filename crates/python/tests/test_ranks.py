@@ -8,8 +8,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import content
 
 SCRIPT = """
     import json, sys, foreread
@@ -91,3 +93,42 @@ def test_interrupted_rank_leaves_the_rendezvous(directory: Path, tmp_path: Path,
         env=os.environ | {"FOREREAD_MEET": str(meet), "FOREREAD_TOKEN": "b7e1c95a03f64d2893ab5c17e0d68f42"},
     )
     assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
+
+
+FORKING = """
+    import json, os, sys, time, foreread
+    seen, child = [], 0
+    with foreread.Loader(sys.argv[1], batch_size=5, epochs=4, seed=3, memory="1MiB") as loader:
+        for batch in loader:
+            seen.append((batch.epoch, batch.ids, [bytes(data) for data in batch]))
+            loader.step_done()
+            if batch.epoch == 1 and not child and loader.rank == 0:
+                child = os.fork()
+                if child == 0:
+                    # It has copies of all sockets, and outlives the rank that hosts the node's cache.
+                    sys.stdin.read()
+                    os._exit(0)
+                print(child, flush=True)
+                time.sleep(300)
+    print(json.dumps([[epoch, ids, [data.decode() for data in values]] for epoch, ids, values in seen]))
+"""
+
+
+def test_fork_of_a_killed_host_keeps_no_rank_waiting(directory: Path, tmp_path: Path) -> None:
+    """The forked child has the sockets of the rank that hosted the node's cache, so they are not closed with it."""
+    (tmp_path / "meet").mkdir()
+    environment = {"WORLD_SIZE": "2", "FOREREAD_TOKEN": "b7e1c95a03f64d2893ab5c17e0d68f42", "FOREREAD_MEET": str(tmp_path / "meet")}
+    command = [sys.executable, "-c", textwrap.dedent(FORKING), str(directory)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    host, other = (subprocess.Popen(command, env=os.environ | environment | {"RANK": str(rank)}, **pipes) for rank in range(2))
+    assert host.stdout is not None
+    # The child lives as long as its standard input is open.
+    assert int(host.stdout.readline()) > 0
+    host.kill()
+    out, err = other.communicate(timeout=180)
+    assert other.returncode == 0, err
+    seen = json.loads(out)
+    for epoch in range(4):
+        assert sum(len(ids) for of, ids, _ in seen if of == epoch) == 50
+    assert all(data.encode() == content(number) for _, ids, values in seen for number, data in zip(ids, values, strict=True))
+    host.communicate(timeout=60)

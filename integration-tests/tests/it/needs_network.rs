@@ -173,6 +173,29 @@ fn rank_stopped_until_others_end_does_not_delay_them() {
     network.assert_well(3, &[1]);
 }
 
+/// Ranks of one node in a namespace without any address: not even the loopback interface is up.
+#[test]
+#[ignore = "needs network namespaces"]
+// semantics: RANK-39, RANK-8
+fn ranks_of_a_node_without_network_share_its_cache() {
+    let network = Network::new(Samples::awkward(600, 20_000));
+    let script = r#"
+        ip netns add none
+        member() {
+            n=$1; shift
+            RANK=$n WORLD_SIZE=2 "$@" exec ip netns exec none "$FOREREAD" load "$DATASET" --report json \
+                --epochs 3 --batch-size 16 --memory 20MB --digest > report-$n 2> printed-$n
+        }
+        ip netns exec none cat /proc/net/route | wc -l > report-4
+        for n in 0 1; do member $n env MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 & done
+        wait
+    "#;
+    network.run(2, script);
+    assert_eq!(network.report(4), 1, "the namespace has no route, only the line of titles");
+    let read = network.assert_well(2, &[]);
+    assert_eq!(read, network.samples.bytes(), "each sample is read once");
+}
+
 /// Guards against this fault: the first rank of a node, which hosts its disk, was killed. When it
 /// was restarted, it opened its part of the disk with its part of the size. That removed half of
 /// the samples.

@@ -2,7 +2,7 @@
 //!
 //! Jobs of one user connect to its socket, in a directory that only this user can search. They name
 //! their datasets and announce their orders. The agent reads each sample once for all of them, and
-//! keeps those that any job needs soonest ([`NodeStore`]). It outlives the jobs.
+//! keeps those that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It outlives the jobs.
 //!
 //! # Decisions and price
 //!
@@ -17,30 +17,11 @@
 //! * *It shows itself over HTTP*, read-only, on a socket of its user ([`HttpFiles`]).
 #![cfg(target_os = "linux")]
 
-mod agent_state;
-mod cluster_cache;
-mod connections;
 mod control;
-mod dataset_room;
-mod datasets;
-mod error;
-mod file_limit;
-mod files;
 mod http;
-mod job_host;
-mod job_runtime;
 mod memory;
-mod openings;
-mod origin_name;
-mod policy;
-mod policy_file;
-mod provider;
-mod recent;
-mod same_samples;
+mod reload;
 mod socket;
-mod status;
-mod status_report;
-mod warming;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -48,44 +29,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::agent::host::DatasetHost;
 use foreread::{Config, Registry};
 use foreread_dataset::LockFile;
-use foreread_store::{NodeStore, Server, ServerSettings};
-use foreread_tier::{ArenaBuffers, Buffers, OpenContext};
+use foreread_host::dataset_host::DatasetHost;
+use foreread_host::host_state::HostState;
+use foreread_host::policy::arguments;
+use foreread_host::provider::{HostProvider, provider, server_settings, shared};
+use foreread_host::{HostSettings, JobRuntime, io_threads};
+use foreread_store::Server;
+use foreread_tier::{ArenaBuffers, OpenContext};
+pub use foreread_host::error::HostError as AgentError;
+pub use foreread_host::file_limit::FileLimit;
+pub use foreread_host::policy::{PolicyError, cluster_policy_keys, policy_keys};
+pub use foreread_host::status::{
+    AgentStatus, ControlLinkStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue,
+};
 
-use crate::agent_state::{AgentParts, AgentState};
-use crate::cluster_cache::ClusterCache;
 pub use crate::control::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,
     ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus, ShareChoice,
     wrong_node_name,
 };
 use crate::control::{ControlLink, OwnAgent};
-pub use crate::error::AgentError;
-pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
-pub use crate::job_host::JobHost;
-use crate::job_runtime::{JobRuntime, io_threads};
 use crate::memory::{MemoryBound, MemoryUse};
-use crate::policy::{Policy, PolicySource};
-pub use crate::policy::{PolicyError, cluster_policy_keys, policy_keys};
-use crate::policy_file::PolicyFile;
-use crate::provider::AgentProvider;
+use crate::reload::{LOOK_INTERVAL, reload_regularly};
 pub use crate::socket::{directory_holder, private_directory};
-pub use crate::status::{
-    AgentStatus, ControlLinkStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue,
-};
-
-/// The most samples that one job may have requested and not received.
-const MAX_IN_FLIGHT: usize = 4096;
 
 /// How often the memory in use is compared with what was given.
 const MEMORY_POLL: Duration = Duration::from_millis(100);
-
-/// How often the policy file is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -105,29 +78,11 @@ pub struct AgentSettings {
     pub control: Option<ControlTarget>,
 }
 
-/// The memory and the limits of a configuration as values of the policy.
-fn arguments(memory: Option<u64>, config: &Config) -> Policy {
-    let mut policy = Policy::default();
-    let values = [
-        ("memory", "", memory.map(|bytes| bytes.to_string())),
-        ("limit", "*", config.origin_limit.map(|rate| rate.to_string())),
-        ("parallelism", "*", config.origin_parallelism.map(|most| most.to_string())),
-    ];
-    for (word, about, value) in values {
-        if let Some(value) = value
-            && let Err(error) = policy.set(word, about, &value, PolicySource::Argument)
-        {
-            tracing::warn!(%error, "a value is not in force");
-        }
-    }
-    policy
-}
-
 /// A running agent. Dropping it ends it: jobs then read by themselves.
 #[derive(Debug)]
 pub struct Agent {
     link: Option<ControlLink>,
-    provider: Arc<AgentProvider>,
+    provider: Arc<HostProvider>,
     socket: PathBuf,
     /// Dropped in this order: no job is served when the runtime ends.
     server: Option<Server>,
@@ -143,7 +98,8 @@ impl Agent {
     /// If another agent uses the directory, or other users can search it. Also if the system has no
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
-        let policy = arguments(Some(settings.memory), &settings.config);
+        let origin = settings.config.origin_settings();
+        let policy = arguments(Some(settings.memory), &origin);
         check_disks(&settings.config)?;
         let AgentSettings { socket, memory, config, policy: file, http, control } = settings;
         let own = OwnAgent { socket: socket.clone(), config: config.clone() };
@@ -153,7 +109,8 @@ impl Agent {
         let (runtime, arena) = (JobRuntime::new(io_threads())?, ArenaBuffers::default());
         let (buffers, handle) = (shared(&(Arc::new(arena.clone()) as _))?, runtime.handle().clone());
         let place = OpenContext { buffers, runtime: handle, seed: config.seed };
-        let host = DatasetHost::new(config, Registry::with_defaults(), true, place.clone());
+        let own_settings = HostSettings { origin, disk: config.disk.clone() };
+        let host = DatasetHost::new(own_settings, Registry::with_defaults(), true, place.clone());
         let provider = provider(memory, host, policy, Some(file), place)?;
         let state = Arc::clone(&provider.state);
         if let Some(disk) = state.disk() {
@@ -161,7 +118,7 @@ impl Agent {
         }
         runtime.handle().spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.handle().spawn(look_regularly(Arc::clone(&state)));
-        runtime.handle().spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
+        runtime.handle().spawn(reload_regularly(Arc::clone(&state), HostState::reload));
         // Before jobs can attach.
         let link = control.map(|target| ControlLink::start(runtime.handle(), &provider, target, own));
         let link = link.transpose()?;
@@ -202,33 +159,6 @@ impl Drop for Agent {
     }
 }
 
-/// What serves jobs: of an agent, or of the ranks of one job. It works on the runtime and in the
-/// memory of `place`.
-fn provider(
-    memory: u64,
-    host: DatasetHost,
-    policy: Policy,
-    file: Option<PathBuf>,
-    place: OpenContext,
-) -> Result<Arc<AgentProvider>, AgentError> {
-    let OpenContext { runtime, buffers, .. } = place;
-    let store = NodeStore::new(memory, runtime.clone());
-    let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
-    let file = PolicyFile::new(file.unwrap_or_default());
-    let parts = AgentParts { store, runtime: runtime.clone(), memory, host, cluster, policy, file };
-    let state = Arc::new(AgentState::new(parts)?);
-    Ok(Arc::new(AgentProvider { state, runtime }))
-}
-
-/// Memory whose samples are for other processes.
-fn shared(buffers: &Arc<dyn Buffers>) -> Result<Arc<dyn Buffers>, AgentError> {
-    if buffers.share() { Ok(Arc::clone(buffers)) } else { Err(AgentError::Memory) }
-}
-
-fn server_settings() -> ServerSettings {
-    ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT)
-}
-
 /// Refuses directories that are given twice, before they cost each dataset its disk.
 fn check_disks(config: &Config) -> Result<(), AgentError> {
     let mut seen = BTreeSet::new();
@@ -243,7 +173,7 @@ fn check_disks(config: &Config) -> Result<(), AgentError> {
 }
 
 /// Holds the memory of samples to what was given.
-async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
+async fn keep_within(state: Arc<HostState>, arena: ArenaBuffers) {
     let mut bound = MemoryBound::default();
     let mut capacity = state.memory();
     loop {
@@ -264,7 +194,7 @@ async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
 }
 
 /// Notes totals for rates, and which datasets are used: a job or a warming may have ended.
-async fn look_regularly(state: Arc<AgentState>) {
+async fn look_regularly(state: Arc<HostState>) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         state.note_rates();
@@ -273,21 +203,9 @@ async fn look_regularly(state: Arc<AgentState>) {
     }
 }
 
-/// Reads the policy again when its file changes. The file's server may hang, and this task with it.
-async fn reload_regularly<T: Send + Sync + 'static>(state: Arc<T>, reload: fn(&T)) {
-    loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        let looking = Arc::clone(&state);
-        if tokio::task::spawn_blocking(move || reload(&looking)).await.is_err() {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
@@ -308,14 +226,5 @@ mod tests {
             let error = check(&[here, &again]).unwrap_err().to_string();
             assert_eq!(error, format!("--disk {} is given twice", again.display()));
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    // semantics: AGENT-10, CONTROL-5
-    async fn policy_file_is_looked_at_four_times_a_second() {
-        let looks = Arc::new(AtomicU32::new(0));
-        tokio::spawn(reload_regularly(Arc::clone(&looks), |looks| _ = looks.fetch_add(1, Ordering::Relaxed)));
-        tokio::time::sleep(Duration::from_millis(1999)).await;
-        assert_eq!(looks.load(Ordering::Relaxed), 7);
     }
 }

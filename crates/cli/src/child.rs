@@ -76,7 +76,7 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 }
 
 /// How the command has ended, if it has.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub fn try_wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     if has_ended(child, libc::WNOHANG)? { child.wait().map(Some) } else { Ok(None) }
 }

@@ -75,21 +75,21 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
         Command::Plan(options) => commands::plan::run(&options, registry),
         Command::Calibrate(options) => commands::calibrate::run(&options, registry),
         Command::Simulate(options) => commands::simulate::run(&options),
-        #[cfg(feature = "peer")]
+        #[cfg(feature = "share")]
         Command::Token(options) => commands::token::run(&options),
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "share")]
         Command::Agent(options) => match commands::agent::run(options) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "share")]
         Command::Control(options) => commands::control::run(options),
         #[cfg(target_os = "linux")]
         Command::Run(options) => match commands::run::run(&options) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        #[cfg(feature = "agent")]
+        #[cfg(feature = "share")]
         Command::Warm(options) => commands::warm::run(&options, registry),
         Command::Cache(options) => commands::cache::run(&options),
         Command::Completions(options) => commands::completions::run(options.shell, command(&registry)),
@@ -219,7 +219,7 @@ mod tests {
         assert!(text.starts_with(concat!("foreread ", env!("CARGO_PKG_VERSION"))), "{text}");
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         assert!(line("URL schemes: ").contains("file"), "{text}");
-        assert_eq!(line("features: ").contains("peer"), cfg!(feature = "peer"), "{text}");
+        assert_eq!(line("features: ").contains("share"), cfg!(feature = "share"), "{text}");
         for list in ["features: ", "URL schemes: "] {
             assert_eq!(line(list).contains("s3"), cfg!(feature = "s3"), "{text}");
         }

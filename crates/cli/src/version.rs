@@ -10,9 +10,9 @@ const FEATURES: &[(&str, bool)] = &[
     ("opendal", cfg!(feature = "opendal")),
     ("opendal-hdfs", cfg!(feature = "opendal-hdfs")),
     ("opendal-sftp", cfg!(feature = "opendal-sftp")),
-    ("peer", cfg!(feature = "peer")),
     ("plot", cfg!(feature = "plot")),
     ("s3", cfg!(feature = "s3")),
+    ("share", cfg!(feature = "share")),
 ];
 
 /// The text of `--version`, after the command's name.

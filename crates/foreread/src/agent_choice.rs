@@ -53,13 +53,13 @@ pub fn default_socket() -> PathBuf {
 
 impl AgentChoice {
     /// The socket of the agent, if there may be one.
-    #[cfg(all(feature = "agent", target_os = "linux"))]
+    #[cfg(all(feature = "share", target_os = "linux"))]
     pub fn socket(&self) -> Option<PathBuf> {
         self.expected().filter(ExpectedSocket::may_use).map(|expected| expected.path)
     }
 
     /// Where an agent may serve now or later.
-    #[cfg(all(feature = "agent", target_os = "linux"))]
+    #[cfg(all(feature = "share", target_os = "linux"))]
     pub(crate) fn expected(&self) -> Option<ExpectedSocket> {
         match self {
             Self::Off => None,
@@ -73,7 +73,7 @@ impl AgentChoice {
 }
 
 /// The path of an agent's socket, which need not exist.
-#[cfg(all(feature = "agent", target_os = "linux"))]
+#[cfg(all(feature = "share", target_os = "linux"))]
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedSocket {
     pub(crate) path: PathBuf,
@@ -81,7 +81,7 @@ pub(crate) struct ExpectedSocket {
     pub(crate) is_named: bool,
 }
 
-#[cfg(all(feature = "agent", target_os = "linux"))]
+#[cfg(all(feature = "share", target_os = "linux"))]
 impl ExpectedSocket {
     /// Whether it may be used now.
     pub(crate) fn may_use(&self) -> bool {
@@ -91,13 +91,13 @@ impl ExpectedSocket {
 
 /// Whether a socket is in a directory that other users cannot change. Anyone may create the
 /// directory in `/tmp`.
-#[cfg(all(feature = "agent", target_os = "linux"))]
+#[cfg(all(feature = "share", target_os = "linux"))]
 pub(crate) fn is_own(socket: &Path) -> bool {
     socket.exists() && why_not_own(socket).is_none()
 }
 
 /// The reason why others may use or replace a socket, if they may.
-#[cfg(all(feature = "agent", target_os = "linux"))]
+#[cfg(all(feature = "share", target_os = "linux"))]
 pub(crate) fn why_not_own(socket: &Path) -> Option<String> {
     use foreread_tier::{is_private_directory, replaceable_through};
 
@@ -111,7 +111,7 @@ pub(crate) fn why_not_own(socket: &Path) -> Option<String> {
     }
 }
 
-#[cfg(all(test, feature = "agent", target_os = "linux"))]
+#[cfg(all(test, feature = "share", target_os = "linux"))]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 

@@ -10,7 +10,7 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, CacheTier, Tier};
 use tokio::runtime::Handle;
 
-use crate::origin::OpenDataset;
+use foreread_open::origin::OpenDataset;
 
 #[derive(Debug)]
 pub(crate) struct Assembly {

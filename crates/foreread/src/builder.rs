@@ -11,24 +11,26 @@ use std::time::Duration;
 use foreread_dataset::{Catalog, Format, IndexProgress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
+use foreread_open::calibration::Calibration;
+use foreread_open::disk::Disk;
+use foreread_open::error::Result;
+use foreread_open::origin;
+use foreread_open::origin_policy::OriginPolicy;
+use foreread_open::registry::Registry;
+use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
 use tokio::runtime::Handle;
 
 use crate::agent_choice::AgentChoice;
-use crate::calibration::Calibration;
-use crate::config::{Config, Disk, Memory, SamplerKind};
-use crate::error::Result;
+use crate::config::{Config, Memory, SamplerKind};
 use crate::group_member::GroupPreparation;
 use crate::loader::{Loader, Ready};
 use crate::order_group::order_group_seed;
-use crate::origin;
 use crate::prepared::Prepared;
-use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
-use crate::target::TargetSpec;
 
 /// Settings for a run. Created by [`Loader::builder`] or [`Loader::builder_with`].
 ///
@@ -394,7 +396,7 @@ impl Builder {
     /// Joins a group with the other ranks of this rendezvous. If it has a host for caches, one node
     /// keeps each sample for all. Preparing waits for the other ranks. Rank and world size come
     /// from the settings.
-    #[cfg(feature = "peer")]
+    #[cfg(all(feature = "share", target_os = "linux"))]
     #[must_use]
     pub fn peers(mut self, meeting: crate::ranks::Meeting) -> Self {
         self.meeting = Some(Box::new(meeting));
@@ -510,7 +512,7 @@ impl Builder {
         context: &OpenContext,
         progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Catalog, Arc<dyn OriginTier>)> {
-        let shared = origin::OriginPolicy::raw(&self.config, context);
+        let shared = OriginPolicy::raw(&self.config.origin_settings(), context);
         let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
         let format = self.config.format;
         let opened = origin::open(&targets, format, &self.registry, context, &shared, progress).await?;

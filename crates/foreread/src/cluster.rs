@@ -4,33 +4,26 @@
 //! no times.
 
 use foreread_memory::MemoryTier;
+use foreread_open::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
+#[cfg(all(feature = "share", target_os = "linux"))]
+use foreread_open::units::STORE_FOOTPRINT;
 use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
 use foreread_tier::{CacheTier, Tier};
-#[cfg(any(feature = "agent", feature = "peer"))]
-use foreread_types::Footprint;
 use foreread_types::{Sizes, StoreId};
 
-#[cfg(feature = "peer")]
-use crate::agent::AgentLink;
-use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
+#[cfg(all(feature = "share", target_os = "linux"))]
+use crate::node_links::{CacheClient, NodeRoom};
 use crate::config::Config;
-#[cfg(feature = "peer")]
-use crate::node_host::NodeRoom;
 use crate::planned::RunEnvironment;
 
 /// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
 
 /// The name of the node's agent in a plan, and that of the cache that the ranks of a node share.
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 const AGENT: &str = "agent";
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 const NODE_CACHE: &str = "node cache";
-
-/// The memory that a sample takes there. Known without the feature `agent`, because all ranks
-/// compute the same plan.
-#[cfg(any(feature = "agent", feature = "peer"))]
-pub(crate) const AGENT_FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
 pub(crate) fn describe(
@@ -60,17 +53,17 @@ pub(crate) fn describe(
 }
 
 /// The memory and the disks of an agent, or of the cache that the ranks of a node share. One level.
-#[cfg(feature = "peer")]
-pub(crate) fn of_agent(agent: &AgentLink) -> Level {
+#[cfg(all(feature = "share", target_os = "linux"))]
+pub(crate) fn of_agent(agent: &dyn CacheClient) -> Level {
     let name = if agent.shared_by().is_some() { NODE_CACHE } else { AGENT };
     let NodeRoom { memory, disk } = agent.room();
-    Level::new(name, memory.saturating_add(disk), AGENT_FOOTPRINT)
+    Level::new(name, memory.saturating_add(disk), STORE_FOOTPRINT)
 }
 
 /// The kinds of cache that processes of a node share, without capacity.
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 pub(crate) fn shared_kinds() -> Vec<Level> {
-    [AGENT, NODE_CACHE].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
+    [AGENT, NODE_CACHE].map(|name| Level::new(name, 0, STORE_FOOTPRINT)).into()
 }
 
 /// The kinds of cache that a rank may have, without capacity, the fastest first.
@@ -172,8 +165,10 @@ mod tests {
 
     use foreread_planner::{OriginServers, ServerSpeed};
 
-    use crate::calibration::LargeReads;
-    use crate::stored::StoredSizes;
+    use foreread_open::calibration::LargeReads;
+    use foreread_open::stored::StoredSizes;
+    #[cfg(all(feature = "share", target_os = "linux"))]
+    use foreread_open::units::STORE_FOOTPRINT;
 
     fn calibrated() -> Config {
         let point =

@@ -10,7 +10,7 @@ use foreread_oracle::Run;
 use foreread_planner::{BlockRanges, Cluster, ClusterPlan, cluster_block_bytes, plan_cluster_in_blocks};
 use foreread_types::{DatasetId, Sizes};
 
-use crate::error::Result;
+use foreread_open::error::Result;
 
 /// Training data in shards that blocks may be cut from.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,8 @@
 //! A rank in a group has its group's plan instead, made from the real caches of each rank.
 
 use foreread_dataset::Catalog;
+use foreread_open::error::Result;
+use foreread_open::units::UnitPlan;
 use foreread_oracle::Pass;
 use foreread_planner::{
     Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Level, Locality, Ranks, ServerGain,
@@ -13,9 +15,7 @@ use serde::Serialize;
 
 use crate::cluster;
 use crate::cluster_blocks::{ClusterBlocks, ShardedData, TRAIN, plan_cluster};
-use crate::error::Result;
 use crate::planned::{Planned, read};
-use crate::units::UnitPlan;
 
 /// The forecast of a run whose ranks share their caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]

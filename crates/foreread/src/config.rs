@@ -2,25 +2,27 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::Format;
+use foreread_dataset::{Catalog, Format};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
+use foreread_open::calibration::Calibration;
+use foreread_open::disk::Disk;
+use foreread_open::error::{Error, Result};
+use foreread_open::node_rank::NodeRank;
+use foreread_open::origin::OpenDataset;
+use foreread_open::origin_policy::OriginSettings;
+use foreread_open::size::ByteSize;
+use foreread_open::storage::StorageOptions;
+use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_choice::AgentChoice;
-use crate::calibration::Calibration;
-use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::node_rank::NodeRank;
-use crate::size::ByteSize;
-use crate::storage::StorageOptions;
-use crate::target::TargetSpec;
 
 /// How an epoch's order is determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +78,7 @@ pub enum Memory {
 }
 
 impl FromStr for Memory {
-    type Err = crate::size::ParseSizeError;
+    type Err = foreread_open::size::ParseSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
@@ -92,43 +94,6 @@ impl fmt::Display for Memory {
             Self::Auto => f.write_str("auto"),
             Self::Bytes(bytes) => ByteSize(*bytes).fmt(f),
         }
-    }
-}
-
-/// A directory of the disk tier and its size. As text `DIR=SIZE` or `DIR=SIZE,shared`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// The directory. It is created if its parent exists.
-    pub directory: PathBuf,
-    /// The most bytes of its cache.
-    pub bytes: u64,
-    /// Whether one cache serves all users, instead of one cache per user. Then owners and modes are
-    /// not checked: everyone with write access is trusted.
-    pub shared: bool,
-}
-
-impl FromStr for Disk {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("invalid disk '{text}': expected DIR=SIZE, e.g. /local/cache=500GB");
-        let (directory, size) =
-            text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
-        if directory.contains('$') {
-            return Err(format!(
-                "invalid disk '{text}': variables are not replaced here; write it in double quotes in the \
-                 shell, or name the directory itself"
-            ));
-        }
-        let (size, shared) = match size.split_once(',') {
-            Some((size, "shared")) => (size, true),
-            Some((_, other)) => {
-                return Err(format!("'{text}': expected shared after the size, not '{other}'"));
-            }
-            None => (size, false),
-        };
-        let bytes = ByteSize::of_cache(size).map_err(|error| error.to_string())?.0;
-        Ok(Self { directory: directory.into(), bytes, shared })
     }
 }
 
@@ -279,6 +244,21 @@ impl Config {
         }
     }
 
+    /// The settings that origins need.
+    pub fn origin_settings(&self) -> OriginSettings {
+        OriginSettings {
+            first_reads: self.batch_size,
+            calibration: self.calibration.clone(),
+            parallelism: self.origin_parallelism,
+            limit: self.origin_limit,
+            retry: self.retry_policy(),
+            patience: self.patience,
+            deadline: self.deadline,
+            hedge: self.hedge,
+            seed: self.seed ^ (u64::from(self.rank) << 32),
+        }
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -354,4 +334,14 @@ impl Config {
             Err((name, why)) => Err(Error::usage(format!("{name}: {why}"))),
         }
     }
+}
+
+/// Separates the orders of these datasets from their bytes: catalogs become whole ones, whose
+/// numbers caches use, and the settings get the samples of parts. Returns the catalogs as they
+/// were.
+pub fn widen(opened: &mut [OpenDataset], config: &mut Config) -> Vec<Catalog> {
+    let named: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+    config.chosen = named.iter().map(|catalog| catalog.numbers().cloned()).collect();
+    opened.iter_mut().for_each(|dataset| dataset.catalog = dataset.catalog.with_gone());
+    named
 }

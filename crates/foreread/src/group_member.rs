@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use foreread_dataset::IndexProgress;
 use foreread_loader::LocalityDeal;
+use foreread_open::error::Result;
+use foreread_open::registry::Registry;
+use foreread_open::target::TargetSpec;
 use foreread_tier::OpenContext;
 use futures::future::BoxFuture;
 
 use crate::config::Config;
-use crate::error::Result;
 use crate::merged::Merged;
 use crate::prepared::Prepared;
-use crate::registry::Registry;
 use crate::report::PeersReport;
 use crate::state::State;
-use crate::target::TargetSpec;
 
 /// The longest time that a finished rank serves the others.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);

@@ -9,20 +9,21 @@ use std::path::PathBuf;
 #[cfg(feature = "tables")]
 use foreread_dataset::Growth;
 use foreread_dataset::{Catalog, IndexOptions, IndexProgress};
+use foreread_open::error::Result;
+#[cfg(feature = "tables")]
+use foreread_open::error::ended;
+use foreread_open::origin;
+use foreread_open::origin_policy::OriginPolicy;
+use foreread_open::registry::Registry;
+use foreread_open::target::TargetSpec;
 use foreread_tier::OpenContext;
+#[cfg(feature = "tables")]
+use foreread_open::{tables, update};
 
 use crate::builder::Builder;
-use crate::error::Result;
-use crate::origin::{self, OriginPolicy};
-use crate::registry::Registry;
 use crate::runtime::Workers;
 #[cfg(feature = "tables")]
-use crate::runtime::ended;
-#[cfg(feature = "tables")]
 use crate::table::{TableOptions, TableSource};
-use crate::target::TargetSpec;
-#[cfg(feature = "tables")]
-use crate::{tables, update};
 
 /// What an index needs of a builder.
 struct Indexing {
@@ -42,7 +43,7 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
-            let shared = OriginPolicy::new(&self.config, &context);
+            let shared = OriginPolicy::new(&self.config.origin_settings(), &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
             index(Indexing { targets, registry: self.registry, context, shared }).await
         })
@@ -140,5 +141,46 @@ impl Builder {
             let growing = context.runtime.spawn_blocking(move || catalog.grown(&listing));
             Ok(growing.await.map_err(ended)??)
         })
+    }
+}
+
+#[cfg(all(test, feature = "tables"))]
+mod tests {
+    #[test]
+    // semantics: SAMPLE-34
+    fn inventory_that_is_not_kept_in_memory_is_the_same_catalog() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let mut keys = String::from("key,size\n");
+        // Not in the order of names, and with what is no sample.
+        for number in (0..200).map(|number| number * 77 % 200) {
+            std::fs::create_dir_all(data.join(format!("c{}", number % 3))).unwrap();
+            std::fs::write(data.join(format!("c{}/{number:03}", number % 3)), [7; 5]).unwrap();
+            keys += &format!("c{}/{number:03},5\n", number % 3);
+        }
+        keys += "c0/,0\n.hidden/x,5\nc1/../x,5\n";
+        let table = directory.path().join("keys.csv");
+        std::fs::write(&table, &keys).unwrap();
+        let index = |in_memory, excluded: &str| {
+            let mut options = foreread_dataset::IndexOptions::default().excluding(excluded);
+            options.objects_in_memory = in_memory;
+            let builder = crate::Builder::new(data.display().to_string(), crate::Config::default());
+            let catalog = builder.index_inventory(table.display().to_string(), options, |_| ());
+            catalog.map_err(|error| error.to_string())
+        };
+        for excluded in ["c0/**", "nothing"] {
+            let (usual, large) = (index(None, excluded).unwrap(), index(Some(30), excluded).unwrap());
+            assert_eq!(usual.len(), if excluded == "nothing" { 200 } else { 133 });
+            assert_eq!(usual.fingerprint(), large.fingerprint());
+            assert_eq!(usual.labels(), large.labels());
+            for id in (0..usual.len()).map(foreread_types::SampleId) {
+                assert_eq!(usual.entry(id).unwrap(), large.entry(id).unwrap());
+            }
+        }
+        std::fs::write(&table, keys + "c1/001,5\n").unwrap();
+        for in_memory in [None, Some(30)] {
+            let error = index(in_memory, "nothing").unwrap_err();
+            assert!(error.contains("c1/001") && error.contains("twice"), "{error}");
+        }
     }
 }

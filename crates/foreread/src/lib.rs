@@ -21,87 +21,67 @@
 //! |---|---|
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
-//! | `peer` | ranks that meet, and share caches if `foreread-agent` hosts them |
 //! | `plot` | the plot of a run, as SVG |
-//! | `share` | one source for several processes of a machine |
+//! | `share` | one cache a node, on Linux: for ranks that meet, jobs of an agent, worker processes |
 //! | `tables` | datasets that a CSV, JSON, Parquet or Arrow file lists |
 //! | `lustre` | directories on Lustre: which server has which sample |
-//! | `hpc` | `lustre` and `peer` |
-//! | `cloud` | `s3` and `peer` |
+//! | `hpc` | `lustre` and `share` |
+//! | `cloud` | `s3` and `share` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-hdfs`, `opendal-sftp` | `hdfs://`; `sftp://` |
 
-#[cfg(all(feature = "agent", target_os = "linux"))]
-pub mod agent;
-#[cfg(not(all(feature = "agent", target_os = "linux")))]
-#[path = "agent_absent.rs"]
-mod agent;
 mod agent_choice;
-mod agent_links;
+#[cfg(all(feature = "share", target_os = "linux"))]
+mod agent_client;
+#[cfg(all(feature = "share", target_os = "linux"))]
+mod announced_orders;
 mod assembly;
 mod builder;
-pub mod calibration;
 mod cluster;
 mod cluster_blocks;
 mod cluster_forecast;
 mod config;
-mod disk;
-mod error;
 mod group_member;
 mod indexing;
-#[cfg(feature = "tables")]
-mod inventory;
 mod loader;
 mod machine;
 mod memory;
 mod merged;
-mod node_host;
-mod node_rank;
+mod node_links;
 mod order_group;
-mod origin;
 mod planned;
 #[cfg(feature = "plot")]
 mod plot;
 mod prepared;
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 pub mod ranks;
-mod registry;
 mod released;
 pub mod report;
 mod runtime;
 mod server_speeds;
-pub mod size;
 mod source;
 mod state;
-mod storage;
-mod stored;
-#[cfg(feature = "tables")]
-mod tables;
-mod target;
 mod text;
-mod units;
-#[cfg(feature = "tables")]
-mod update;
 
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
+pub use foreread_open::disk::Disk;
+pub use foreread_open::{calibration, size};
 pub use foreread_oracle::Deal;
 pub use foreread_types::{Interface, SampleId};
 
+pub use foreread_open::error::{Error, ErrorKind, Result};
+pub use foreread_open::registry::Registry;
+pub use foreread_open::storage::StorageOptions;
+
 pub use crate::agent_choice::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub use crate::builder::Builder;
-pub use crate::config::{Config, Disk, Memory, SamplerKind};
-pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::config::{Config, Memory, SamplerKind};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
-#[cfg(feature = "peer")]
-pub use crate::node_host::StoreLinks;
-pub use crate::node_host::{AgentDatasets, HostRank, HostedStore, NodeDataset, NodeHost, OtherReads};
 pub use crate::order_group::order_group_seed;
-pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::{State, StateLock};
-pub use crate::storage::StorageOptions;
 #[doc(hidden)]
 pub use crate::text::read as read_text;
 
@@ -151,12 +131,12 @@ pub mod dataset {
 /// ```
 #[cfg(feature = "tables")]
 pub mod table {
-    pub use crate::update::requested_table;
+    pub use foreread_open::update::requested_table;
     pub use foreread_tables::{
         Comparison, Filter, FilterValue, SampleTable, TableKind, TableOptions, matching,
     };
 
-    pub use crate::tables::TableSource;
+    pub use foreread_open::tables::TableSource;
 }
 
 /// Retries, timeouts and hedges of reads from the origin.
@@ -192,7 +172,7 @@ pub mod plan {
     pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::{NodeCacheSize, Prepared};
-    pub use crate::units::UnitPlan;
+    pub use foreread_open::units::UnitPlan;
 }
 
 /// The order in which samples are read.

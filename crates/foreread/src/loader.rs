@@ -9,27 +9,25 @@ use std::time::Duration;
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
+use foreread_open::error::{Error, Result};
+use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use futures::Stream;
 use tokio::task::JoinSet;
 
-use crate::agent::AgentLink;
-use crate::agent_links::AgentLinks;
 use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
-use crate::node_host::{HostedStore, disk_report};
+use crate::node_links::{HostedStore, NodeLinks};
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, Report, RunTotals, UnitsReport, WarmDataset};
+use crate::report::{Adapted, DiskReport, Report, RunTotals, UnitsReport, WarmDataset};
 use crate::runtime::Workers;
 use crate::state::State;
-use crate::stored::StoredFactors;
 
 /// The length of one wait for the next batch.
 const BATCH_POLL: Duration = Duration::from_millis(100);
@@ -216,12 +214,12 @@ pub struct Loader {
     units: Option<Units>,
     origin: Meter,
     limit: Option<Limit>,
-    disk: Option<crate::disk::Disk>,
+    disk: Option<foreread_open::disk::OpenDisk>,
     group: Option<Box<dyn GroupMember>>,
     /// The node's agent, and the cache of its ranks.
-    agents: AgentLinks,
+    agents: NodeLinks,
     /// The cache of this node's ranks, on the one that hosts it.
-    node_host: Option<Box<dyn HostedStore>>,
+    node_host: Option<Arc<dyn HostedStore>>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -296,8 +294,8 @@ impl Loader {
             },
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
-        let of_host = || disk_report(self.node_host.as_deref()?, &self.config);
-        let disk = self.disk.as_ref().map(crate::disk::Disk::report).or_else(of_host);
+        let of_host = || self.disk_report_of_host();
+        let disk = self.disk.as_ref().map(foreread_open::disk::OpenDisk::report).or_else(of_host);
         let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
@@ -312,7 +310,7 @@ impl Loader {
             (origin.retried, origin.hedged) = (origin.retried + other.retried, origin.hedged + other.hedged);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
-            .with_agent(self.agents.samples.as_ref().and_then(AgentLink::report))
+            .with_agent(self.agents.samples.as_ref().and_then(|cache| cache.report()))
     }
 
     /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.
@@ -387,6 +385,13 @@ impl Loader {
             let _ = self.workers.run(flush).await;
         }
         self.report()
+    }
+
+    /// The counters of the disks of its node's cache, on the rank that hosts it. A cache that uses
+    /// none of the rank's disks has kept nothing there.
+    fn disk_report_of_host(&self) -> Option<DiskReport> {
+        let host = self.node_host.as_ref()?;
+        host.disk_report().or_else(|| (!self.config.disk.is_empty()).then(DiskReport::default))
     }
 
     /// The writes to disks at the end: of this rank, or of its node's ranks if it hosts their

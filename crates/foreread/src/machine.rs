@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use foreread_open::node_rank::NodeRank;
+
 use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
-use crate::node_rank::NodeRank;
 
 /// All loaders of a process share one account. A forked child has a copy of its parent's account.
 /// Another thread may have held the lock of that copy, and its grants are never returned. So each

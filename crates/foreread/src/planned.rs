@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_memory::MemoryTier;
+use foreread_open::error::Result;
+use foreread_open::stored::{StoredFactors, StoredSizes};
+use foreread_open::units::{RoomForAll, UnitFacts, UnitPlan, unit_memory};
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Subset,
     Torch,
@@ -17,13 +20,10 @@ use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use serde::Serialize;
 
 use crate::cluster;
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 use crate::cluster_blocks::{ShardedData, TRAIN, plan_cluster};
 use crate::config::{Config, Memory, SamplerKind};
-use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
-use crate::stored::{StoredFactors, StoredSizes};
-use crate::units::{RoomForAll, UnitFacts, UnitPlan, unit_memory};
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
 /// [`ENDLESS_MIN_EPOCHS`] epochs.
@@ -205,7 +205,7 @@ impl Planned {
     /// Plans for a rank in a group. `whole` is the cluster of all ranks, whose caches read from
     /// each other, with the memory granted to this rank. `shards` are training data that may be
     /// read in blocks.
-    #[cfg(feature = "peer")]
+    #[cfg(all(feature = "share", target_os = "linux"))]
     pub(crate) fn for_cluster(
         config: Config,
         sizes: &[Sizes],

@@ -1,10 +1,10 @@
 //! The plot of a run: converts its report and history to the numbers that `foreread-plot` draws.
 
 use foreread_loader::{History, HistorySlot, ReadSource};
+use foreread_open::size::ByteSize;
 use foreread_plot::{Epoch, PlotError, RunPlot, Slot, Tier};
 
 use crate::report::Report;
-use crate::size::ByteSize;
 
 impl Report {
     /// The run as a plot, in SVG: delivered bytes per second by source, and stalls, over time.

@@ -7,32 +7,32 @@ use std::sync::Arc;
 use foreread_dataset::{Catalog, Format, IndexProgress};
 use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
-#[cfg(feature = "peer")]
+use foreread_open::disk::{self, OpenDisk};
+use foreread_open::error::{Result, ended};
+use foreread_open::node_rank::NodeRank;
+use foreread_open::origin::{OpenDataset, open};
+use foreread_open::origin_policy::OriginPolicy;
+use foreread_open::registry::Registry;
+use foreread_open::stored::StoredSizes;
+use foreread_open::target::TargetSpec;
+use foreread_open::units::{UnitPlan, unit_memory};
+#[cfg(all(feature = "share", target_os = "linux"))]
 use foreread_peer::StorePeer;
 use foreread_planner::{LocalPlan, Retention};
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 use foreread_tier::PeerService;
 use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
-use crate::agent::{AgentLink, attach};
-use crate::agent_links::AgentLinks;
-use crate::config::Config;
-use crate::disk::{self, Disk};
-use crate::error::Result;
+#[cfg(all(feature = "share", target_os = "linux"))]
+use crate::agent_client::attach;
+use crate::config::{Config, widen};
 use crate::group_member::GroupMember;
-use crate::node_host::{HostedStore, NodeRoom};
-use crate::node_rank::NodeRank;
-use crate::origin::{OpenDataset, OriginPolicy, open, widen};
+use crate::node_links::{HostedStore, CacheClient, NodeLinks, NodeRoom};
 use crate::planned::{Planned, RunEnvironment};
-use crate::registry::Registry;
 use crate::released::{self, ReleasedFiles};
-use crate::runtime::ended;
 use crate::server_speeds;
 use crate::state::State;
-use crate::stored::StoredSizes;
-use crate::target::TargetSpec;
-use crate::units::UnitPlan;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Prepared {
     /// The catalogs that the targets name, which may be parts.
     pub(crate) named: Vec<Catalog>,
     pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
-    pub(crate) disk: Option<Disk>,
+    pub(crate) disk: Option<OpenDisk>,
     pub(crate) shared: OriginPolicy,
     /// The blocks that the first epoch reads, by dataset: of training data, or stored units of all.
     pub(crate) blocks: Vec<BlockTable>,
@@ -54,11 +54,11 @@ pub struct Prepared {
     /// Memory for samples.
     pub(crate) buffers: Arc<dyn Buffers>,
     /// The node's agent and the cache of its ranks.
-    pub(crate) agents: AgentLinks,
+    pub(crate) agents: NodeLinks,
     /// The cache of this node's ranks, on the one that hosts it.
-    pub(crate) node_host: Option<Box<dyn HostedStore>>,
+    pub(crate) node_host: Option<Arc<dyn HostedStore>>,
     /// The links of that cache to the caches of other nodes, until the start.
-    #[cfg(feature = "peer")]
+    #[cfg(all(feature = "share", target_os = "linux"))]
     pub(crate) linked: Option<LinkedStore>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct LoneRank {
     pub(crate) shared: OriginPolicy,
     pub(crate) released: Vec<ReleasedFiles>,
     /// The node's agent, which replaces its caches if it serves already.
-    pub(crate) agent: Option<AgentLink>,
+    pub(crate) agent: Option<Arc<dyn CacheClient>>,
     pub(crate) on_node: NodeRank,
     pub(crate) resume: Option<State>,
 }
@@ -82,12 +82,12 @@ impl LoneRank {
         let Self { config, opened, named, shared, released, agent, on_node, resume } = self;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
-        let is_attached = agent.as_ref().is_some_and(AgentLink::is_attached);
+        let is_attached = agent.as_ref().is_some_and(|agent| agent.is_attached());
         let (disk, (capacity, warm)) = if config.plan_only {
-            let found = disk::look(&config, on_node, &opened, context).await?;
+            let found = disk::look(&config.disk, on_node, &opened, context).await?;
             (None, (found.capacity, found.warm))
         } else {
-            let disk = disk::open(&config, on_node, &opened, context).await?;
+            let disk = disk::open(&config.disk, on_node, &opened, context).await?;
             let offer = disk.as_ref().map_or((0, 0), |disk| (disk.capacity, disk.warm));
             (disk, offer)
         };
@@ -117,9 +117,13 @@ impl LoneRank {
             }
         });
         let planned = planning.await.map_err(ended)??;
-        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
+        if let Some(agent) = &agent {
+            agent.set_blocks(planned.block_bytes);
+        }
         let blocks = blocks(&planned, &opened, context).await?;
-        shared.set_unit_memory(&planned);
+        if let Some(units) = &planned.units {
+            shared.set_unit_memory(unit_memory(units.memory_bytes, planned.config.look_ahead));
+        }
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         Ok(Prepared {
             blocks,
@@ -132,16 +136,16 @@ impl LoneRank {
             released,
             group: None,
             buffers,
-            agents: AgentLinks { samples: agent, ..AgentLinks::default() },
+            agents: NodeLinks { samples: agent, ..NodeLinks::default() },
             node_host: None,
-            #[cfg(feature = "peer")]
+            #[cfg(all(feature = "share", target_os = "linux"))]
             linked: None,
         })
     }
 }
 
 /// The cache of a node's ranks, which the caches of other nodes read from.
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 #[derive(Debug)]
 pub(crate) struct LinkedStore {
     /// The caches of the other nodes.
@@ -173,21 +177,29 @@ impl Prepared {
         mut progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
-        let shared = OriginPolicy::new(&config, context);
+        let shared = OriginPolicy::new(&config.origin_settings(), context);
         let format = config.format;
         let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
         if let Some(validation) = config.validation() {
             opened.push(open(&validation, format, registry, context, &shared, &mut progress).await?);
         }
-        opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
+        if !config.disk.is_empty() {
+            opened.iter().for_each(OpenDataset::warn_of_lost_caches);
+        }
         let options = shared.options(&targets.storage);
         let released = released::check(&opened, &config, registry, &options, context).await?;
-        let (mut config, mut agent) = (config, None);
+        let mut config = config;
         let named = widen(&mut opened, &mut config);
-        if !config.plan_only {
+        #[cfg(all(feature = "share", target_os = "linux"))]
+        let agent = if config.plan_only {
+            None
+        } else {
             let storage = [&targets.storage, &config.validate_storage_options.clone()];
-            agent = attach(&mut opened, &mut config, storage, false, context).await?;
-        }
+            let link = attach(&mut opened, &mut config, storage, false, context).await?;
+            link.map(|link| Arc::new(link) as Arc<dyn CacheClient>)
+        };
+        #[cfg(not(all(feature = "share", target_os = "linux")))]
+        let agent = None;
         let on_node = config.on_node();
         let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume };
         alone.prepare(context).await
@@ -254,7 +266,7 @@ async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext
 }
 
 /// The caches of the plan's levels, in the same order.
-fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
+fn caches(planned: &Planned, disk: Option<&OpenDisk>) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(ReadSource, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     for level in planned.cluster.stores.iter().flat_map(|store| &store.levels) {
@@ -276,4 +288,39 @@ fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource, Arc<dyn Ca
         caches.push((ReadSource::Disk, tier));
     }
     caches
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Loader, Memory, Ready};
+
+    #[test]
+    fn plan_changes_no_directory_and_counts_what_is_there() {
+        let made = tempfile::tempdir().unwrap();
+        let (data, cache) = (made.path().join("data"), made.path().join("cache"));
+        std::fs::create_dir(&data).unwrap();
+        for number in 0..20 {
+            std::fs::write(data.join(number.to_string()), vec![number; 5000]).unwrap();
+        }
+        let builder = || {
+            let builder = Loader::builder(data.to_str().unwrap()).epochs(2).memory(Memory::Bytes(0));
+            builder.disk(&cache, 1 << 24)
+        };
+        let plan = || builder().plan_only(true).prepare().unwrap();
+        let capacity = |ready: &Ready| {
+            let levels = ready.prepared().plan().levels();
+            levels.iter().find(|level| level.name == "disk").unwrap().capacity
+        };
+        let cold = plan();
+        assert_eq!(cold.prepared().floor(), 100_000);
+        assert!(!cache.exists());
+        let ready = builder().prepare().unwrap();
+        // File systems differ in the space of directories.
+        let difference = capacity(&ready).abs_diff(capacity(&cold));
+        assert!(difference <= 64 << 10, "{difference}");
+        let run = ready.start();
+        assert_eq!(run.batches().filter(Result::is_ok).count(), 2);
+        run.close().unwrap();
+        assert!(plan().prepared().floor() < 100_000);
+    }
 }

@@ -10,17 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foreread_open::error::{Result, ended};
+use foreread_open::origin::OpenDataset;
+use foreread_open::registry::Registry;
+use foreread_open::size::ByteSize;
 use foreread_oracle::Run;
 use foreread_tier::{Object, OpenContext, OpenOptions, OriginTier, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, setting};
 use futures::StreamExt;
 
 use crate::config::Config;
-use crate::error::Result;
-use crate::origin::OpenDataset;
-use crate::registry::Registry;
-use crate::runtime::ended;
-use crate::size::ByteSize;
 
 /// Files that are restored at once.
 const RECALLS: usize = 8;

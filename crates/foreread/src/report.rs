@@ -21,6 +21,7 @@ use foreread_loader::{LookAhead, PassReport, RunReport, SampleCount};
 use serde::Serialize;
 
 pub use foreread_loader::{EpochStart, History, HistorySlot, ReadSource};
+pub use foreread_open::disk::DiskReport;
 #[cfg(feature = "plot")]
 pub use foreread_plot::PlotError;
 
@@ -196,27 +197,6 @@ impl Adapted {
             },
         }
     }
-}
-
-/// The content and counters of a run's disk tier. Bytes are footprints: they include the overhead
-/// of each sample.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DiskReport {
-    /// Its capacity. 0 if another process owns the directories, or if they are not used.
-    pub capacity_bytes: u64,
-    /// Its bytes of the run's datasets.
-    pub held_bytes: u64,
-    /// Samples written in this run.
-    pub written: u64,
-    /// Stores that were left out because too many writes were queued. Their samples were
-    /// delivered. Not [`Report::skipped`], which counts uses.
-    pub skipped: u64,
-    /// Samples that were not stored because the disk failed or was full.
-    pub failed: u64,
-    /// Samples that were dropped because their checksum did not match.
-    pub corrupt: u64,
-    /// The implementation of reads: `io_uring` or `threads`. Empty if nothing is read there.
-    pub reader: &'static str,
 }
 
 /// Stored units that samples share: compressed pages, chunks of many rows.

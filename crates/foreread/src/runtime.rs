@@ -16,9 +16,9 @@ use std::num::NonZeroUsize;
 use std::sync::mpsc;
 
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 
-use crate::error::{Error, ErrorKind, Result};
+use foreread_open::error::{Error, ErrorKind, Result, ended};
 
 #[derive(Debug)]
 pub(crate) struct Workers {
@@ -80,7 +80,7 @@ impl Workers {
             // The receiver waits as long as this task lives.
             let _ = sender.send(work.await);
         });
-        receiver.recv().map_err(|_| shut_down())?.map_err(ended)?
+        receiver.recv().map_err(|_| Error::shut_down())?.map_err(ended)?
     }
 
     /// Runs `work` on the runtime, under any executor of the caller.
@@ -96,7 +96,7 @@ impl Workers {
     ) -> Result<T> {
         let mut tasks = JoinSet::new();
         tasks.spawn_on(work, &self.handle);
-        tasks.join_next().await.ok_or_else(shut_down)?.map_err(ended)?
+        tasks.join_next().await.ok_or_else(Error::shut_down)?.map_err(ended)?
     }
 }
 
@@ -112,15 +112,6 @@ impl Drop for Workers {
 /// of the cores, because ranks share a machine, and at most four.
 fn io_threads(cores: usize) -> usize {
     (cores / 4).clamp(1, 4)
-}
-
-fn shut_down() -> Error {
-    Error::new(ErrorKind::System, "the runtime was shut down")
-}
-
-/// The error of a task that did not return.
-pub(crate) fn ended(error: JoinError) -> Error {
-    if error.is_panic() { Error::panicked(error) } else { shut_down() }
 }
 
 #[cfg(test)]

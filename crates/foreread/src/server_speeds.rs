@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foreread_dataset::Catalog;
+use foreread_open::calibration::{self, Calibration};
 use foreread_planner::{OriginServers, ServerSpeed};
 use foreread_tier::StorageServer;
 use foreread_types::SampleId;
 
-use crate::calibration::{self, Calibration};
 use crate::config::Config;
 
 /// Older speeds of servers are ignored.
@@ -50,7 +50,7 @@ fn recent_at(mut config: Config, now: SystemTime) -> Config {
 
 /// The fingerprint of the columns of servers of these catalogs. `None` if the calibration has no
 /// speeds for them. Visits every sample.
-#[cfg(feature = "peer")]
+#[cfg(all(feature = "share", target_os = "linux"))]
 pub(crate) fn fingerprint(config: &Config, catalogs: &[Catalog]) -> Option<u64> {
     let of_catalog = |catalog: &Catalog| {
         let speeds = speeds(config, catalog)?;
@@ -125,7 +125,7 @@ fn speed_of(measured: &calibration::ServerSpeed) -> Option<ServerSpeed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::{OriginSpeed, Point, ServerSpeeds};
+    use foreread_open::calibration::{OriginSpeed, Point, ServerSpeeds};
 
     fn point(parallelism: u32, bytes_per_second: u64) -> Point {
         Point { parallelism, bytes_per_second, spread: 0.0, samples: 10 }

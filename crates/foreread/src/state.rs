@@ -17,11 +17,11 @@ use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
 
 use foreread_dataset::{Catalog, LockAttempt, LockFile};
+use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_oracle::{Position, Schedule};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, SamplerKind};
-use crate::error::{Error, ErrorKind, Result};
 
 const VERSION: u32 = 1;
 

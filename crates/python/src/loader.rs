@@ -195,8 +195,6 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
                 let meeting = MEETINGS.numbered(meeting).progress(log_waiting);
-                #[cfg(target_os = "linux")]
-                let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost::default()));
                 builder = builder.peers(meeting);
             }
             None if settings.config.world_size > 1 => {

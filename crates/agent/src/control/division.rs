@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foreread_planner::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
+use foreread_host::policy::Policy;
 
 use super::node::{Lease, Node};
-use crate::policy::Policy;
 
 /// An agent without requests may read this part of what all get on average, so that it can begin.
 const IDLE_PART: u64 = 100;

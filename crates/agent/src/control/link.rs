@@ -19,20 +19,20 @@ use foreread_store::StoreJob;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use foreread_host::json::{decoded, encoded};
+use foreread_host::held_leases::SILENT;
+use foreread_host::error::HostError;
+use foreread_host::host_state::HostState;
+use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
+use foreread_host::provider::HostProvider;
+use foreread_host::status::{AgentStatus, ControlLinkStatus};
 
 use super::cluster::wrong_node_name;
-use super::messages::{
-    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
-    REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS, decoded, encoded,
-};
+use super::messages::{APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES, REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS};
 use super::serving::MAX_WAITING;
 use super::warm_part::{OwnAgent, warm};
-use super::{ClusterToken, REPORT_INTERVAL, SILENT};
-use crate::AgentError;
-use crate::agent_state::AgentState;
-use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
-use crate::provider::AgentProvider;
-use crate::status::{AgentStatus, ControlLinkStatus};
+use super::intervals::REPORT_INTERVAL;
+use super::ClusterToken;
 
 /// How often the agent looks at the requests of its jobs, and at the end of leases.
 const LOOK: Duration = Duration::from_millis(200);
@@ -103,24 +103,24 @@ impl ControlLink {
     /// If the address or the token is not valid.
     pub(crate) fn start(
         runtime: &Handle,
-        provider: &Arc<AgentProvider>,
+        provider: &Arc<HostProvider>,
         target: ControlTarget,
         own: OwnAgent,
-    ) -> Result<Self, AgentError> {
+    ) -> Result<Self, HostError> {
         let state = Arc::clone(&provider.state);
-        let wrong = || AgentError::Address { address: target.address.clone() };
+        let wrong = || HostError::Address { address: target.address.clone() };
         let address: Address = target.address.parse().map_err(|_| wrong())?;
         let Address::Tcp(..) = address else { return Err(wrong()) };
         let token = ClusterToken::read(&target.tokens)?;
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
         if let Some(why) = wrong_node_name(&node) {
-            return Err(AgentError::Setting(format!("--node: {why}")));
+            return Err(HostError::Setting(format!("--node: {why}")));
         }
         let (identity, instance) = (token.identity(), state.name().to_owned());
         let wire = std::env::var(WireProtection::VARIABLE).ok().filter(|text| !text.is_empty());
         let wire = wire
-            .map(|text| text.parse().map_err(|error: ParseWireError| AgentError::Setting(error.to_string())));
+            .map(|text| text.parse().map_err(|error: ParseWireError| HostError::Setting(error.to_string())));
         let wire = wire.transpose()?.unwrap_or_default();
         let network = Arc::new(SystemTransport);
         let seed = text_hash(&instance);
@@ -185,16 +185,16 @@ impl Drop for ControlLink {
 /// Begins to serve samples to other agents, if the cache is shared.
 fn serve_samples(
     runtime: &Handle,
-    provider: &Arc<AgentProvider>,
+    provider: &Arc<HostProvider>,
     member: &ClusterMember,
     share: &ShareChoice,
     control: &Address,
-) -> Result<Option<ShareServer>, AgentError> {
+) -> Result<Option<ShareServer>, HostError> {
     let listen = match share {
         ShareChoice::Off => return Ok(None),
         ShareChoice::Auto => None,
         ShareChoice::At(address) => {
-            let wrong = || AgentError::Address { address: address.clone() };
+            let wrong = || HostError::Address { address: address.clone() };
             Some(address.parse().map_err(|_| wrong())?)
         }
     };
@@ -218,7 +218,7 @@ async fn apply_rosters(cluster: Arc<ClusterCache>, mut rosters: watch::Receiver<
 }
 
 /// Applies leases, which end by themselves, whatever the connection waits for.
-async fn apply_regularly(state: Weak<AgentState>) {
+async fn apply_regularly(state: Weak<HostState>) {
     while let Some(state) = state.upgrade() {
         state.apply_leases();
         drop(state);
@@ -239,7 +239,7 @@ fn shown_status(mut status: AgentStatus) -> AgentStatus {
 
 /// An agent that dials or is connected.
 struct DialingAgent {
-    state: Arc<AgentState>,
+    state: Arc<HostState>,
     own: OwnAgent,
     address: Address,
     identity: Identity,

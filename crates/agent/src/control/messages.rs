@@ -10,12 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use foreread_connection::Token;
-use serde::de::DeserializeOwned;
+use foreread_host::held_leases::LeaseTerms;
+use foreread_host::json::encoded;
+use foreread_host::status::AgentStatus;
 use serde::{Deserialize, Serialize};
-
-use crate::status::AgentStatus;
 
 /// From agents: [`Hello`], [`Report`], [`Applied`], and that it ends.
 pub(crate) const HELLO: u32 = 1;
@@ -27,7 +26,7 @@ pub(crate) const GOODBYE: u32 = 4;
 pub(crate) const GRANT: u32 = 5;
 pub(crate) const REFUSED: u32 = 6;
 pub(crate) const NOTES: u32 = 7;
-/// From the control process: a [`Roster`](crate::cluster_cache::Roster), when it changes.
+/// From the control process: a [`Roster`](foreread_host::cluster_cache::Roster), when it changes.
 pub(crate) const ROSTER: u32 = 8;
 
 /// The versions of these messages that this program speaks.
@@ -56,18 +55,6 @@ pub(crate) struct Hello {
     pub(crate) notes: Option<ClusterNotes>,
     /// Where it serves samples to other agents. None: it shares no cache.
     pub(crate) addresses: Vec<String>,
-}
-
-/// What an agent may read from a store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct LeaseTerms {
-    /// The store.
-    pub(crate) store: String,
-    /// Bytes per second, until the lease ends.
-    pub(crate) bytes_per_second: u64,
-    /// Bytes per second after that, for an agent that does not reach the control process.
-    pub(crate) fallback: u64,
 }
 
 /// How an agent gets on.
@@ -178,17 +165,6 @@ impl ClusterNotes {
         let seal = Token::seal(tokens, &encoded(&open));
         Self { seal, ..open }
     }
-}
-
-/// A message's payload.
-pub(crate) fn encoded(message: &impl Serialize) -> Bytes {
-    // Numbers, texts and maps with texts as keys cannot fail.
-    serde_json::to_vec(message).map(Bytes::from).unwrap_or_default()
-}
-
-/// The message of a payload.
-pub(crate) fn decoded<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(payload).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

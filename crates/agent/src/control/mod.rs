@@ -16,7 +16,7 @@
 
 mod cluster;
 mod division;
-mod held_leases;
+mod intervals;
 mod link;
 mod messages;
 mod node;
@@ -37,12 +37,15 @@ use foreread_connection::{Address, SystemTransport, Transport, TransportListener
 use foreread_dataset::LockFile;
 use foreread_store::Server;
 use foreread_tier::{ArenaBuffers, Buffers};
+use foreread_host::JobRuntime;
+use foreread_host::policy::CLUSTER_WORDS;
+use foreread_host::policy_file::PolicyFile;
+use foreread_host::error::HostError;
+use foreread_host::provider::server_settings;
 
 pub use self::cluster::wrong_node_name;
-pub(crate) use self::held_leases::HeldLeases;
 pub(crate) use self::link::ControlLink;
 pub use self::link::{ControlTarget, ShareChoice};
-pub(crate) use self::messages::{decoded, encoded};
 use self::provider::ControlProvider;
 pub use self::provider::{CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ControlAnswer, ControlRequest};
 use self::state::ControlState;
@@ -50,22 +53,9 @@ pub use self::status::{ControlChange, ControlStatus, NodeLease, NodeStatus};
 pub use self::tokens::ClusterToken;
 pub(crate) use self::warm_part::OwnAgent;
 use crate::http::{HttpListeners, HttpServer};
-use crate::job_runtime::JobRuntime;
-use crate::policy::CLUSTER_WORDS;
-use crate::policy_file::PolicyFile;
-use crate::{AgentError, reload_regularly, server_settings, socket};
+use crate::reload::reload_regularly;
+use crate::socket;
 
-/// How long a lease holds, since the report that it answers.
-const LEASE: Duration = Duration::from_secs(10);
-
-/// An agent or a control process of which nothing was heard for this time is not reached.
-const SILENT: Duration = Duration::from_secs(3);
-
-/// How long a new control process waits for the agents of an earlier one.
-const SETTLED: Duration = Duration::from_secs(2);
-
-/// How often agents report.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The settings of a control process.
 #[derive(Clone, Debug)]
@@ -99,7 +89,7 @@ impl Control {
     ///
     /// # Errors
     /// If another one uses the directory, the address is in use, or a file has a mistake.
-    pub fn start(settings: ControlSettings) -> Result<Self, AgentError> {
+    pub fn start(settings: ControlSettings) -> Result<Self, HostError> {
         let ControlSettings { socket, listen, tokens, policy, http } = settings;
         let lock = socket::prepare(&socket)?;
         let tokens = tokens::read_tokens(&tokens)?;
@@ -155,10 +145,10 @@ impl Drop for Control {
 }
 
 /// Listens where agents connect.
-async fn bind(listen: &str) -> Result<Box<dyn TransportListener>, AgentError> {
-    let wrong = || AgentError::Address { address: listen.to_owned() };
+async fn bind(listen: &str) -> Result<Box<dyn TransportListener>, HostError> {
+    let wrong = || HostError::Address { address: listen.to_owned() };
     let address: Address = listen.parse().map_err(|_| wrong())?;
     let Address::Tcp(..) = address else { return Err(wrong()) };
     let listening = SystemTransport.listen(&address).await;
-    listening.map_err(|error| AgentError::system(format!("cannot listen on {address}"), error))
+    listening.map_err(|error| HostError::system(format!("cannot listen on {address}"), error))
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::messages::{LeaseTerms, MAX_STORES, Report};
-use super::{LEASE, SILENT};
+use foreread_host::held_leases::{LEASE, LeaseTerms, SILENT};
+
+use super::messages::{MAX_STORES, Report};
 
 /// The most grants that are not applied. An agent has some under way at most.
 const MAX_GIVEN: usize = 64;

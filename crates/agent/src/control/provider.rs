@@ -6,10 +6,10 @@ use bytes::Bytes;
 use foreread_store::{SampleProvider, SampleRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
 use serde::{Deserialize, Serialize};
+use foreread_host::host_state::invalid;
+use foreread_host::provider::encoded;
 
 use super::state::ControlState;
-use crate::agent_state::invalid;
-use crate::provider::encoded;
 
 /// The call for the status, in JSON: [`ControlStatus`](super::ControlStatus).
 pub const CONTROL_STATUS: &str = "status";

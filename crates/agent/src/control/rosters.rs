@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_host::json::encoded;
+use foreread_host::held_leases::LEASE;
+use foreread_host::cluster_cache::{Roster, RosterNode};
+use foreread_host::policy::Policy;
 
-use super::messages::encoded;
 use super::node::Node;
-use super::{LEASE, REPORT_INTERVAL};
-use crate::cluster_cache::{Roster, RosterNode};
-use crate::policy::Policy;
+use super::intervals::REPORT_INTERVAL;
 
 /// The rosters of a cluster, by the name of a token.
 #[derive(Debug, Default)]
@@ -74,8 +75,8 @@ impl Rosters {
 mod tests {
     use super::*;
     use crate::control::messages::Report;
-    use crate::policy::{CLUSTER_WORDS, PolicySource};
-    use crate::status::AgentStatus;
+    use foreread_host::policy::{CLUSTER_WORDS, PolicySource};
+    use foreread_host::status::AgentStatus;
 
     fn node(user: &str, address: &str) -> Node {
         let status = AgentStatus { process: 1, memory: 100, ..AgentStatus::default() };

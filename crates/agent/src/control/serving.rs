@@ -17,14 +17,13 @@ use foreread_connection::{
 };
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use foreread_host::json::{decoded, encoded};
+use foreread_host::held_leases::SILENT;
 
 use super::cluster::OutgoingGrant;
-use super::messages::{
-    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report,
-    decoded, encoded,
-};
+use super::messages::{APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report};
 use super::state::ControlState;
-use super::{REPORT_INTERVAL, SILENT};
+use super::intervals::REPORT_INTERVAL;
 
 /// Connections before the end of the handshake, and after it.
 const MAX_STRANGERS: usize = 2048;

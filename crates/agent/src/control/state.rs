@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use foreread_connection::{Identity, SessionSender};
 use tokio::sync::Notify;
+use foreread_host::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
+use foreread_host::policy_file::PolicyFile;
 
 use super::cluster::Cluster;
 use super::messages::{ClusterNotes, Hello};
 use super::serving::Outgoing;
 use super::status::ControlChange;
 use super::tokens::ClusterToken;
-use crate::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
-use crate::policy_file::PolicyFile;
 
 /// The changes that the status shows.
 const MAX_CHANGES: usize = 100;

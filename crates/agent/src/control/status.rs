@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use foreread_host::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
 
 use super::cluster::Cluster;
 use super::node::Node;
 use super::state::ControlState;
-use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
 
 /// The status of the control process of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -13,11 +13,11 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
+use foreread_host::status::AgentStatus;
 
 use super::history::StatusHistory;
 use super::metrics;
 use crate::control::{ControlStatus, NodeStatus};
-use crate::status::AgentStatus;
 
 /// The time between two statuses.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use foreread_host::status::AgentStatus;
 
 use super::feed::json;
-use crate::status::AgentStatus;
 
 /// The points that are kept: ten minutes.
 pub(super) const MAX_POINTS: usize = 600;
@@ -149,7 +149,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{JobStatus, OriginStatus};
+    use foreread_host::status::{JobStatus, OriginStatus};
 
     fn add(history: &mut StatusHistory, status: &AgentStatus, second: u64, begun: Instant) -> Value {
         let seconds = Duration::from_secs(second);

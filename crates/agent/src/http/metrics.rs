@@ -15,7 +15,6 @@ use std::fmt::Write;
 
 use super::feed::ShownStatus;
 use crate::control::NodeStatus;
-use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// The media type of [`text`].
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -30,6 +29,7 @@ enum Merge {
     Max,
 }
 use Merge::{Max, Sum};
+use foreread_host::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// The type of a metric.
 #[derive(Clone, Copy)]

@@ -10,9 +10,9 @@ use foreread_tier_testing::until;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use foreread_host::status::{AgentStatus, JobStatus};
 
 use super::*;
-use crate::{AgentStatus, JobStatus};
 
 /// A name that a page must not interpret.
 const HOSTILE: &str = "<img src=x onerror=\"alert(1)\">\n</script>";
@@ -224,7 +224,7 @@ fn addresses_that_other_machines_reach_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
         let error = HttpListeners::bind(directory.path(), Some(address.parse().unwrap())).unwrap_err();
-        assert!(matches!(error, AgentError::NotLoopback { .. }), "{error}");
+        assert!(matches!(error, foreread_host::error::HostError::NotLoopback { .. }), "{error}");
     }
     assert!(std::fs::read_dir(directory.path()).unwrap().next().is_none());
 }

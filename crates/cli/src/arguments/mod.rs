@@ -6,7 +6,7 @@
 //! a bad value with its source. The price: help texts of settings are the same in all commands,
 //! apart from the few in [`settings`].
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 mod control;
 mod settings;
 mod tables;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
-#[cfg(all(feature = "agent", target_os = "linux"))]
+#[cfg(all(feature = "share", target_os = "linux"))]
 use foreread::AgentChoice;
 #[cfg(target_os = "linux")]
 use foreread::Disk;
@@ -25,11 +25,11 @@ use foreread::dataset::FormatOptions;
 #[cfg(target_os = "linux")]
 use foreread::size::ByteSize;
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub use self::control::{AgentControl, Control, ControlOptions, ControlTarget};
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 pub use self::settings::TokenSet;
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub use self::settings::{AgentSet, AgentStatusSet, WarmSet};
 pub use self::settings::{
     CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
@@ -97,15 +97,15 @@ pub enum Command {
     #[command(after_help = texts::SIMULATE)]
     Simulate(Simulate),
     /// Print a new random token, the secret that the ranks of one job share
-    #[cfg(feature = "peer")]
+    #[cfg(feature = "share")]
     #[command(after_help = texts::TOKEN)]
     Token(Token),
     /// Run one cache for all jobs of a node
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "share")]
     #[command(subcommand, after_help = texts::AGENT)]
     Agent(Agent),
     /// Divide the limits of storage over the nodes of a cluster, and show all of them
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "share")]
     #[command(subcommand, after_help = texts::CONTROL)]
     Control(Control),
     /// Run a program that is not changed, with local copies of the files that it reads
@@ -113,7 +113,7 @@ pub enum Command {
     #[command(after_help = texts::RUN)]
     Run(RunProgram),
     /// Fill the memory of the node's agent with a dataset, ahead of its jobs
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "share")]
     #[command(after_help = texts::WARM)]
     Warm(Warm),
     /// List disk caches, or remove unused ones
@@ -137,7 +137,7 @@ pub struct Demo {
 }
 
 /// A dataset for the agent's memory.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct Warm {
     /// The dataset: a directory, a URL or a catalog
@@ -151,11 +151,11 @@ pub struct Warm {
 }
 
 /// A part in percent, such as `80%`.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percent(pub f64);
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 impl std::str::FromStr for Percent {
     type Err = String;
 
@@ -339,7 +339,7 @@ pub struct Simulate {
     pub settings: Settings<SimulateSet>,
 }
 
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct Token {
     #[command(flatten)]
@@ -373,7 +373,7 @@ pub enum Cache {
     },
 }
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Debug, Subcommand)]
 pub enum Agent {
     /// Start an agent that outlives this command
@@ -431,7 +431,7 @@ pub struct RunProgram {
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::of_cache)]
     pub memory: Option<ByteSize>,
     /// The agent that keeps copies if neither is given: auto, or the path of its socket
-    #[cfg(feature = "agent")]
+    #[cfg(feature = "share")]
     #[arg(id = "run-agent", long = "agent", value_name = "AGENT", default_value = "auto")]
     pub agent: AgentChoice,
     /// When originals are compared with their copies
@@ -491,7 +491,7 @@ pub enum RunReportKind {
 }
 
 /// An agent that is to run.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct AgentOptions {
     /// The path of its socket, in a directory that is the user's alone [default: foreread/node.sock
@@ -514,7 +514,7 @@ pub struct AgentOptions {
 }
 
 /// How an agent shows itself.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct AgentHttp {
     /// Serve its page and its metrics at a loopback address too, with port 0 for a free one; `agent
@@ -524,7 +524,7 @@ pub struct AgentHttp {
 }
 
 /// An agent that runs.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct AgentTarget {
     /// The path of its socket [default: FOREREAD_AGENT, or the user's own]

@@ -201,7 +201,7 @@ knob_set!(
         _ => report(option),
     }
 );
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 knob_set!(
     /// `warm`.
     WarmSet,
@@ -261,7 +261,7 @@ knob_set!(
         _ => report(option),
     }
 );
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 knob_set!(
     /// `agent start`, `agent serve` and `agent run`.
     AgentSet,
@@ -278,7 +278,7 @@ knob_set!(
         _ => option,
     }
 );
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 knob_set!(
     /// `agent status` and `agent stop`.
     AgentStatusSet,
@@ -291,7 +291,7 @@ knob_set!(
     &["report"],
     report
 );
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 knob_set!(
     /// `token`.
     TokenSet,

@@ -56,78 +56,78 @@ pub(super) const SIMULATE: &str = help![
     "foreread simulate crates/simulator/scenarios/four-jobs.toml",
     "foreread simulate crates/simulator/scenarios/unchanged-files.toml",
 ];
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 pub(super) const TOKEN: &str = help![
     "export FOREREAD_TOKEN=$(foreread token)     # in the job script, before the ranks start",
     "foreread token --report json",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT: &str = help![
     "foreread agent run --memory 40GiB -- torchrun --nproc-per-node 4 train.py",
     "foreread agent start --memory 200GiB && foreread agent status",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_START: &str = help![
     "foreread agent start --memory 200GiB",
     "foreread agent start --memory 200GiB --socket /run/user/1000/foreread/node.sock",
     "foreread agent start --memory 200GiB --http 127.0.0.1:9464",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_SERVE: &str = help![
     "foreread agent serve --memory 200GiB",
     "foreread agent serve --memory 200GiB --origin-limit 500MB/s --idle-exit 3600",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_RUN: &str = help![
     "foreread agent run --memory 40GiB -- torchrun --nproc-per-node 4 train.py",
     "foreread agent run --memory 40GiB -- sh -c 'python a.py & python b.py & wait'",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_STATUS: &str =
     help!["foreread agent status", "foreread agent status --report json --socket /run/user/1000/a/node.sock"];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_SET: &str = help![
     "foreread agent set memory=100GiB",
     "foreread agent set limit@s3://bucket=100MB/s 'weight@search-*=4'",
     "foreread agent set pin@s3://bucket/train=true --socket /run/user/1000/a/node.sock"
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL: &str = help![
     "foreread control start --tokens ~/.foreread-tokens",
     "foreread agent start --memory 200GiB --control login1:7400 --control-token ~/.foreread-token",
     "foreread control status",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_START: &str = help![
     "foreread control start --tokens ~/.foreread-tokens",
     "foreread control start --tokens ~/.foreread-tokens --listen 10.0.0.1:7400 --http 127.0.0.1:9465",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_SERVE: &str = help![
     "foreread control serve --tokens /etc/foreread/tokens --policy /etc/foreread/agent.toml",
     "foreread control serve --tokens tokens --listen 127.0.0.1:7400 --socket /run/user/1000/c/control.sock",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_STATUS: &str =
     help!["foreread control status", "foreread control status --report json"];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_SET: &str = help![
     "foreread control set limit@s3://bucket=2GB/s",
     "foreread control set user-weight@alice=2 'weight@alice/search-*=4' rate-floor@alice/final=100MB/s",
     "foreread control set drain@node7=none",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_DRAIN: &str =
     help!["foreread control drain node7", "foreread control drain node7 --wait 0"];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_FORGET: &str = help![
     "foreread control forget node7",
     "foreread control forget alice@node7 --socket /run/user/1000/c/control.sock",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_WARM: &str =
     help!["foreread control warm s3://bucket/train", "foreread control warm /shared/train.foreread"];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const CONTROL_STOP: &str =
     help!["foreread control stop", "foreread control stop --socket /run/user/1000/c/control.sock"];
 #[cfg(target_os = "linux")]
@@ -136,12 +136,12 @@ pub(super) const RUN: &str = help![
     "srun foreread run --root /lustre/imagenet --disk $TMPDIR=400GB -- python train.py",
     "foreread run --root /nfs/images --memory 64GiB --sampler torch:seed=0 -- torchrun train.py"
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const WARM: &str = help![
     "foreread warm s3://bucket/train",
     "foreread warm s3://bucket/train --wait 80% && torchrun train.py",
 ];
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub(super) const AGENT_STOP: &str =
     help!["foreread agent stop", "foreread agent stop --socket /run/user/1000/foreread/node.sock"];
 pub(super) const CACHE: &str = help![

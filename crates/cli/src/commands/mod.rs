@@ -1,13 +1,13 @@
 //! One module per subcommand: it reads the settings, does the work, and prints the result.
 
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub mod agent;
 pub mod cache;
 pub mod calibrate;
 pub mod completions;
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub mod control;
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 mod daemon;
 pub mod demo;
 pub mod index;
@@ -18,8 +18,8 @@ pub mod plan;
 #[cfg(target_os = "linux")]
 pub mod run;
 pub mod simulate;
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 pub mod token;
 pub mod unchanged_plan;
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 pub mod warm;

@@ -20,7 +20,7 @@ use crate::arguments::{self, RunProgram, RunReportKind};
 use crate::{child, output};
 
 /// How long an agent may take to list the datasets.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 const AGENT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
 pub fn run(options: &RunProgram) -> Result<ExitCode> {
@@ -142,13 +142,13 @@ fn store(options: &RunProgram) -> Result<CopyStore> {
 }
 
 /// Without support of agents.
-#[cfg(not(feature = "agent"))]
+#[cfg(not(feature = "share"))]
 fn store_of_agent(_: &RunProgram) -> Result<CopyStore> {
     Err(usage("--disk DIR=SIZE or --memory SIZE is needed".to_owned()))
 }
 
 /// The place for copies of the node's agent, which makes them.
-#[cfg(feature = "agent")]
+#[cfg(feature = "share")]
 fn store_of_agent(options: &RunProgram) -> Result<CopyStore> {
     use std::time::Instant;
 

@@ -4,12 +4,12 @@ use foreread_dataset::{Catalog, Format};
 use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
-use crate::error::{Error, Result};
-use crate::origin::{OpenDataset, OriginPolicy, lineage};
-use crate::registry::Registry;
-use crate::runtime::ended;
-use crate::storage::StorageOptions;
-use crate::target::{Target, TargetSpec};
+use foreread_open::error::{Error, Result, ended};
+use foreread_open::origin::{OpenDataset, lineage};
+use foreread_open::origin_policy::OriginPolicy;
+use foreread_open::registry::Registry;
+use foreread_open::storage::StorageOptions;
+use foreread_open::target::{Target, TargetSpec};
 
 /// Opens the origin of a catalog that rank 0 has listed or found. Rank 0 has computed its identity,
 /// because the data's location may look different on this node.

@@ -12,30 +12,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
+use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_peer::meet::{
     INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
 };
 use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
 use foreread_types::Rank;
+use foreread_host::JobHost;
 
 use super::wire;
 use crate::config::Config;
-use crate::error::{Error, ErrorKind, Result};
-use crate::node_host::NodeHost;
 
 /// The timeout of the rendezvous. A long operation that reports progress does not count towards it.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-impl From<MeetError> for Error {
-    fn from(error: MeetError) -> Self {
-        Self::new(ErrorKind::Ranks, error.to_string())
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        MeetError::from(error).into()
-    }
+/// The error of a rendezvous that failed.
+pub(super) fn not_met(error: impl Into<MeetError>) -> Error {
+    Error::new(ErrorKind::Ranks, error.into().to_string())
 }
 
 /// The address and the terms of the rendezvous of a run's ranks.
@@ -52,7 +45,7 @@ pub struct Meeting {
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
     /// Starts the cache that the ranks of a node share.
-    pub(super) node_host: Option<Arc<dyn NodeHost>>,
+    pub(super) host: JobHost,
     pub(super) node: Option<String>,
 }
 
@@ -87,16 +80,16 @@ impl Meeting {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
         };
         let surroundings = LauncherEnv::of_this_process(&completed);
-        let launched = Launched::by(&surroundings)?
+        let launched = Launched::by(&surroundings).map_err(not_met)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
             Some(launched) => launched,
-            None => Launched::explicit(rank, world_size, &surroundings)?,
+            None => Launched::explicit(rank, world_size, &surroundings).map_err(not_met)?,
         };
         if launched.rendezvous.is_none() {
             return Ok(None);
         }
-        let token = given_token(&surroundings)?;
+        let token = given_token(&surroundings).map_err(not_met)?;
         let (network, wire) = (Arc::new(SystemTransport), wire::given(environment)?);
         let interface = surroundings.get(INTERFACE);
         let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
@@ -111,7 +104,7 @@ impl Meeting {
             interface,
             deadline,
             progress,
-            node_host: None,
+            host: JobHost::default(),
             node: None,
         }))
     }
@@ -136,12 +129,11 @@ impl Meeting {
         Self { token: self.token.or(token), ..self }
     }
 
-    /// Has the ranks of a node share one cache, which their first rank hosts: memory and disks.
-    /// These caches read from each other. `JobHost` of the crate `foreread-agent` is such a host.
-    /// Without one, each rank has caches of its own, and they share nothing.
+    /// Has the cache of this rank's node started by this, for tests.
+    #[doc(hidden)]
     #[must_use]
-    pub fn node_host(self, host: Arc<dyn NodeHost>) -> Self {
-        Self { node_host: Some(host), ..self }
+    pub fn host(self, host: JobHost) -> Self {
+        Self { host, ..self }
     }
 
     /// Sets the timeout of the rendezvous.

@@ -17,7 +17,6 @@
 //! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
 //! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
 //! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
-//!     // With `foreread_agent::JobHost` as `node_host`, the ranks share their caches.
 //!     builder = builder.peers(meeting);
 //! }
 //! let loader = builder.start()?;
@@ -37,6 +36,14 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexProgress};
 use foreread_loader::LocalityDeal;
+use foreread_open::error::{Result, ended};
+use foreread_open::node_rank::NodeRank;
+use foreread_open::origin::{OpenDataset, open};
+use foreread_open::origin_policy::OriginPolicy;
+use foreread_open::registry::Registry;
+use foreread_open::stored::StoredSizes;
+use foreread_open::target::TargetSpec;
+use foreread_open::units::UnitFacts;
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
@@ -47,33 +54,26 @@ use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use foreread_host::{HostRank, HostSettings, JobHost, JobStore, StoreLinks};
 
 use self::capacity_offer::{CapacityOffer, OfferedStore, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
+use self::meeting::not_met;
 use self::node_cache::{NodeCache, NodeMember, group_of};
 use self::run_description::{RunDescription, on_request, unreadable};
-use crate::agent::{AgentLink, attach};
-use crate::agent_links::AgentLinks;
+use crate::agent_client::{AgentLink, attach};
+use crate::node_links::{CacheClient, HostedStore, NodeLinks};
 use crate::cluster;
 use crate::cluster_blocks::ShardedData;
-use crate::config::{Config, Memory};
-use crate::error::Result;
+use crate::config::{Config, Memory, widen};
 use crate::group_member::GroupPreparation;
-use crate::node_host::{HostRank, HostedStore, NodeHost, StoreLinks};
-use crate::node_rank::NodeRank;
-use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{LinkedStore, LoneRank, Prepared};
-use crate::registry::Registry;
 use crate::released;
-use crate::runtime::ended;
 use crate::server_speeds;
 use crate::state::State;
-use crate::stored::StoredSizes;
-use crate::target::TargetSpec;
-use crate::units::UnitFacts;
 
 /// The most bytes that are read from the origin for other ranks or wait to be sent to them.
 const SERVING: u64 = 64 << 20;
@@ -112,7 +112,7 @@ async fn prepare(
         interface,
         deadline,
         progress: show,
-        node_host,
+        host,
         node,
     } = meeting;
     let usual = Settings::new(launched, env!("CARGO_PKG_VERSION"));
@@ -129,8 +129,8 @@ async fn prepare(
         group: group_of(&config),
         ..usual
     };
-    let mut joining = RendezvousSteps::join(settings).await?;
-    let run = GroupRun { targets, config, registry, context, has_own_runtime, wire, node_host };
+    let mut joining = RendezvousSteps::join(settings).await.map_err(not_met)?;
+    let run = GroupRun { targets, config, registry, context, has_own_runtime, wire, host };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
@@ -173,7 +173,7 @@ struct GroupRun<'a> {
     context: &'a OpenContext,
     has_own_runtime: bool,
     wire: WireProtection,
-    node_host: Option<Arc<dyn NodeHost>>,
+    host: JobHost,
 }
 
 /// A rank's place among the ranks of its node, or of its group.
@@ -184,6 +184,17 @@ fn rank_among(nodes: &[u32], rank: u32) -> NodeRank {
     NodeRank { rank: count(&nodes[..nodes.len().min(rank as usize)]), ranks: ranks.max(1) }
 }
 
+/// The connections of a rank: to the cache of its node, and to the agent that the cache reads from.
+fn links(cache: Option<AgentLink>, agent: Option<AgentLink>) -> NodeLinks {
+    let link = |link| Arc::new(link) as Arc<dyn CacheClient>;
+    let agent = agent.map(link);
+    match cache.map(link) {
+        Some(cache) => NodeLinks { samples: Some(cache), is_cache: true, relayed: agent },
+        // Its node has no cache, but an agent.
+        None => NodeLinks { samples: agent, ..NodeLinks::default() },
+    }
+}
+
 impl GroupRun<'_> {
     async fn prepare(
         self,
@@ -192,7 +203,7 @@ impl GroupRun<'_> {
         progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Prepared, Words)> {
         let (mut config, context) = (self.config.clone(), self.context);
-        let shared = OriginPolicy::new(&config, context);
+        let shared = OriginPolicy::new(&config.origin_settings(), context);
         let (description, mut opened) = self.datasets(joining, &shared, resume, progress).await?;
         // One rank restores for all.
         let released = match config.rank {
@@ -206,12 +217,12 @@ impl GroupRun<'_> {
         let storage = [&self.config.storage_options, &self.config.validate_storage_options];
         let on_node = rank_among(joining.groups(), config.rank);
         // The first rank of a node reads from the agent for all of them.
-        let agent = match on_node.rank == 0 || self.node_host.is_none() {
-            true => {
+        let agent = match on_node.rank {
+            0 => {
                 let attaching = attach(&mut opened, &mut config, storage, true, context);
                 working(joining, "attaches to the node's agent", attaching).await?
             }
-            false => None,
+            _ => None,
         };
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let words = self.words(&description, &named).await?;
@@ -247,23 +258,21 @@ impl GroupRun<'_> {
         let member = NodeMember {
             rank: HostRank {
                 ranks: on_node.ranks,
-                config: &config,
+                settings: HostSettings { origin: config.origin_settings(), disk: config.disk.clone() },
                 registry,
                 context,
                 has_own_runtime,
                 memory: memory.tier(),
-                through_agent: None,
+                through_agent: Vec::new(),
             },
-            host: self.node_host.as_ref(),
+            config: &config,
+            host: self.host,
             on_node,
             has_slow_disk: is_slower_than_origin(&of_disk, on_node.ranks, origin, &sizes),
             agent: agent.as_ref(),
             units,
         };
         let Some(offers) = member.offers(joining, words).await? else {
-            if self.node_host.is_none() && config.rank == 0 {
-                tracing::warn!("the ranks share no caches, because the program has set no host for them");
-            }
             // Granted again for caches of its own.
             drop(memory);
             let words = run_words(&schedule(&config, &sizes)?);
@@ -271,6 +280,7 @@ impl GroupRun<'_> {
             let on_node = rank_among(joining.nodes(), config.rank);
             // Ranks that were started by hand share the memory of their node, too.
             (config.node_rank, config.node_ranks) = (Some(on_node.rank), Some(sharing));
+            let agent = agent.map(|agent| Arc::new(agent) as Arc<dyn CacheClient>);
             let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume: state };
             return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
         };
@@ -299,7 +309,8 @@ impl GroupRun<'_> {
         let offer = offer.encode();
         let (whole, names) = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
-            let all = joining.exchange(Vec::new(), offer.into(), |offers| bundle(&offers).into()).await?;
+            let all = joining.exchange(Vec::new(), offer.into(), |offers| bundle(&offers).into()).await;
+            let all = all.map_err(not_met)?;
             let all = unbundle(&all).map_err(|_| unreadable(&"the offers are invalid"))?;
             let other = capacity_offer::other_servers(&all);
             if let Some(rank) = other.filter(|_| config.rank == 0) {
@@ -339,9 +350,8 @@ impl GroupRun<'_> {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let linked = self.linked(joining, &planned, node_host.as_deref(), names, &opened).await;
-        let with_blocks = |link: AgentLink| link.with_blocks(planned.block_bytes);
-        let (link, agent) = (link.map(with_blocks), agent.map(with_blocks));
         let readers: Vec<AgentLink> = link.iter().chain(&agent).cloned().collect();
+        readers.iter().for_each(|reader| reader.set_blocks(planned.block_bytes));
         // Before any rank starts: no order holds back the first requests.
         let reading = move || readers.iter().for_each(AgentLink::read_in_blocks);
         context.runtime.spawn_blocking(reading).await.map_err(ended)?;
@@ -356,12 +366,8 @@ impl GroupRun<'_> {
             released,
             group: None,
             buffers: Arc::clone(&context.buffers),
-            agents: match link {
-                Some(link) => AgentLinks { samples: Some(link), is_cache: true, relayed: agent },
-                // Its node has no cache, but an agent.
-                None => AgentLinks { samples: agent, ..AgentLinks::default() },
-            },
-            node_host,
+            agents: links(link, agent),
+            node_host: node_host.map(|host| host as Arc<dyn HostedStore>),
             linked,
         };
         Ok((prepared, words))
@@ -372,7 +378,7 @@ impl GroupRun<'_> {
         &self,
         joining: &mut RendezvousSteps,
         planned: &Planned,
-        host: Option<&dyn HostedStore>,
+        host: Option<&JobStore>,
         names: Vec<Option<String>>,
         opened: &[OpenDataset],
     ) -> Option<LinkedStore> {
@@ -406,7 +412,7 @@ impl GroupRun<'_> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
         if config.rank > 0 {
-            let description = RunDescription::decode(&joining.share(None).await?)?;
+            let description = RunDescription::decode(&joining.share(None).await.map_err(not_met)?)?;
             let catalogs = self.catalogs(joining, &description).await?;
             let identities = description.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
@@ -425,11 +431,13 @@ impl GroupRun<'_> {
             let opening = open(targets, config.format, registry, context, shared, &mut progress);
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
-        opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
+        if !config.disk.is_empty() {
+            opened.iter().for_each(OpenDataset::warn_of_lost_caches);
+        }
         let description = RunDescription::new(&opened, resume, config);
         let catalogs = opened.iter().map(|dataset| &dataset.catalog);
         let bulks = description.bulks(catalogs, targets.catalog.is_some())?;
-        joining.share_with(Some(description.encode()?), bulks).await?;
+        joining.share_with(Some(description.encode()?), bulks).await.map_err(not_met)?;
         Ok((description, opened))
     }
 
@@ -448,7 +456,7 @@ impl GroupRun<'_> {
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
         // Other ranks of the node may get this rank's catalogs from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
-        let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&description.catalogs);
+        let all = opened.into_iter().zip(joining.bulks(have).await.map_err(not_met)?).zip(&description.catalogs);
         all.map(|((own, bytes), description)| own.map_or_else(|| description.received(bytes), Ok)).collect()
     }
 
@@ -547,7 +555,7 @@ async fn start(
     joining: RendezvousSteps,
     context: &OpenContext,
 ) -> Result<Prepared> {
-    let group = Arc::new(joining.start(words, &bound(&prepared), context).await?);
+    let group = Arc::new(joining.start(words, &bound(&prepared), context).await.map_err(not_met)?);
     let service = prepared.linked.as_ref().map(|linked| {
         linked.peers.iter().for_each(|peer| peer.set_client(group.client(peer.rank())));
         group.serve(Arc::downgrade(&linked.service));

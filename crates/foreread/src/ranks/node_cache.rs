@@ -26,28 +26,29 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use foreread_open::error::{Error, Result, ended};
+use foreread_open::node_rank::NodeRank;
+use foreread_open::origin::OpenDataset;
+use foreread_open::origin_policy::OriginSettings;
+use foreread_open::storage::StorageOptions;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
+use foreread_open::disk::Disk;
+use foreread_host::{HostRank, HostSettings, JobHost, JobStore, NodeDataset};
 
 use super::Words;
+use super::meeting::not_met;
 use super::capacity_offer::{bundle, unbundle_parts};
 use super::run_description::unreadable;
 use super::working;
-use crate::agent::{AgentLink, attach_to};
-use crate::config::{Config, Disk};
-use crate::error::{Error, Result};
-use crate::node_host::{AgentDatasets, HostRank, HostedStore, NodeDataset, NodeHost, NodeRoom, SharedCache};
-use crate::node_rank::NodeRank;
-use crate::origin::OpenDataset;
-use crate::runtime::ended;
-use crate::storage::StorageOptions;
+use crate::agent_client::{AgentLink, SharedCache, attach_to};
+use crate::config::Config;
+use crate::node_links::{CacheClient as _, NodeRoom};
 
 /// What a rank says about the cache of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct NodeOffer {
-    /// Whether it can host a cache.
-    hosts: bool,
     /// Its bytes of memory.
     memory: u64,
     /// Its disks.
@@ -77,7 +78,7 @@ struct OfferedDisk {
 pub(super) struct NodeCache {
     pub(super) link: AgentLink,
     /// The cache, on the rank that hosts it.
-    pub(super) host: Option<Box<dyn HostedStore>>,
+    pub(super) host: Option<Arc<JobStore>>,
     /// The ids of samples on its disks, per dataset, on that rank.
     pub(super) held: Vec<Vec<SampleId>>,
 }
@@ -86,7 +87,8 @@ pub(super) struct NodeCache {
 pub(super) struct NodeMember<'a> {
     /// As the host of a cache needs it, with its own memory.
     pub(super) rank: HostRank<'a>,
-    pub(super) host: Option<&'a Arc<dyn NodeHost>>,
+    pub(super) config: &'a Config,
+    pub(super) host: JobHost,
     /// Its place in its group.
     pub(super) on_node: NodeRank,
     /// Whether its disks are known to be slower than storage. A host of a cache does not use them.
@@ -128,7 +130,7 @@ impl NodeOffers {
 
     /// The memory of the cache of a group, without its disks. `None`: it has no cache.
     fn room(&self, group: u32) -> Option<NodeRoom> {
-        let first = self.of(group).next().filter(|first| first.hosts)?;
+        let first = self.of(group).next()?;
         let memory = self.of(group).fold(0, |sum: u64, offer| sum.saturating_add(offer.memory));
         Some(first.agent.as_ref().map_or(NodeRoom { memory, disk: 0 }, |agent| agent.room))
     }
@@ -155,7 +157,7 @@ impl NodeOffers {
         let uses_it = |other: u32| {
             let mut first = self.of(other).take(1);
             other < group
-                && first.all(|first| first.hosts && first.disks.iter().any(|it| it.path == disk.path))
+                && first.all(|first| first.disks.iter().any(|it| it.path == disk.path))
         };
         let is_earlier = |(at, _): (usize, &NodeOffer)| {
             self.nodes.get(at) == node && self.groups.get(at).is_some_and(|other| uses_it(*other))
@@ -174,7 +176,7 @@ impl NodeMember<'_> {
         words: Words,
     ) -> Result<Option<NodeOffers>> {
         let has_disks = self.agent.is_none() && !self.has_slow_disk;
-        let disks = if has_disks { self.rank.config.disk.clone() } else { Vec::new() };
+        let disks = if has_disks { self.config.disk.clone() } else { Vec::new() };
         // A disk may hang.
         let comparing = self.rank.context.runtime.spawn_blocking(move || compared(&disks));
         let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
@@ -183,9 +185,9 @@ impl NodeMember<'_> {
             OfferedAgent { name: agent.host().unwrap_or_default().to_owned(), room: agent.room() }
         };
         let agent = self.agent.map(offered);
-        let (hosts, memory) = (self.host.is_some(), self.rank.memory);
+        let memory = self.rank.memory;
         // The value has only numbers and strings, so this cannot fail.
-        let offer = serde_json::to_vec(&NodeOffer { hosts, memory, disks, agent }).unwrap_or_default();
+        let offer = serde_json::to_vec(&NodeOffer { memory, disks, agent }).unwrap_or_default();
         let offers = exchange(joining, words, offer).await?;
         let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
         let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
@@ -203,7 +205,7 @@ impl NodeMember<'_> {
         opened: &mut [OpenDataset],
         storage: [&StorageOptions; 2],
     ) -> Result<Option<NodeCache>> {
-        let (config, context) = (self.rank.config, self.rank.context);
+        let (config, context) = (self.config, self.rank.context);
         let group = all.group(config.rank);
         let Some(room) = all.room(group) else {
             exchange(joining, Vec::new(), Vec::new()).await?;
@@ -218,7 +220,7 @@ impl NodeMember<'_> {
             let opening = started.open_disks(opened.iter().map(described).collect());
             working(joining, "opens its disks", opening).await?;
             // Before any other rank hears of it.
-            let cache = SharedCache { address: started.address(), host: Some(&**started), room, ranks };
+            let cache = SharedCache { address: started.address(), host: Some(started), room, ranks };
             link = attach_to(cache, opened, config, storage, context).await?;
         }
         if link.is_none() {
@@ -246,24 +248,23 @@ impl NodeMember<'_> {
     }
 
     /// The cache of its group, which this rank hosts.
-    fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Box<dyn HostedStore>> {
-        let through_agent = self.agent.map(|_| AgentDatasets(opened.to_vec()));
+    fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Arc<JobStore>> {
+        let through_agent = self.agent.map_or_else(Vec::new, |_| opened.to_vec());
         // The agent keeps the samples, even if a host that was started again lacks it.
-        let memory = if all.agent_of(self.rank.config.rank).is_some() { 0 } else { room.memory };
-        let config = &self.config_of_node(all);
-        let rank = HostRank { config, memory, through_agent: through_agent.as_ref(), ..self.rank };
-        match self.host?.start(rank) {
-            Ok(host) => Some(host),
+        let memory = if all.agent_of(self.config.rank).is_some() { 0 } else { room.memory };
+        let rank = HostRank { settings: self.settings_of_node(all), memory, through_agent, ..self.rank.clone() };
+        match self.host.start(rank) {
+            Ok(host) => Some(Arc::new(host)),
             Err(why) => {
-                tracing::warn!(why, "the ranks of this node have no cache");
+                tracing::warn!(%why, "the ranks of this node have no cache");
                 None
             }
         }
     }
 
     /// The settings of the cache: the limits of all ranks together, and the disks that it has.
-    fn config_of_node(&self, all: &NodeOffers) -> Config {
-        let (config, ranks) = (self.rank.config, self.on_node.ranks);
+    fn settings_of_node(&self, all: &NodeOffers) -> HostSettings {
+        let (config, ranks) = (self.config, self.on_node.ranks);
         let group = all.group(config.rank);
         let offered = all.of(group).next().map(|first| &*first.disks).unwrap_or_default();
         let mut disk = config.disk.clone();
@@ -281,12 +282,12 @@ impl NodeMember<'_> {
         let is_limited = self.agent.is_none();
         let rate = config.origin_limit.filter(|_| is_limited);
         let parallelism = config.origin_parallelism.filter(|_| is_limited);
-        Config {
-            disk,
-            origin_limit: rate.map(|rate| rate.saturating_mul(ranks.into())),
-            origin_parallelism: parallelism.map(|most| most.saturating_mul(ranks as usize)),
-            ..config.clone()
-        }
+        let origin = OriginSettings {
+            limit: rate.map(|rate| rate.saturating_mul(ranks.into())),
+            parallelism: parallelism.map(|most| most.saturating_mul(ranks as usize)),
+            ..config.origin_settings()
+        };
+        HostSettings { origin, disk }
     }
 }
 
@@ -310,7 +311,7 @@ fn compared(disks: &[Disk]) -> Vec<OfferedDisk> {
 
 /// What all ranks say, if this one says `own`.
 async fn exchange(joining: &mut RendezvousSteps, words: Words, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-    let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await?;
+    let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await.map_err(not_met)?;
     let parts = unbundle_parts(&all).map_err(|_| invalid())?;
     Ok(parts.into_iter().map(<[u8]>::to_vec).collect())
 }

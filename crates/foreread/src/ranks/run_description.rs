@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
+use foreread_open::calibration::Calibration;
+use foreread_open::error::{Error, ErrorKind, Result};
+use foreread_open::origin::OpenDataset;
 use foreread_peer::meet::SharedCatalog;
 use foreread_types::DatasetIdentity;
 use serde::{Deserialize, Serialize};
 
-use crate::calibration::Calibration;
 use crate::config::Config;
-use crate::error::{Error, ErrorKind, Result};
-use crate::origin::OpenDataset;
 use crate::server_speeds;
 use crate::state::State;
 

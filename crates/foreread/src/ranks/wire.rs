@@ -2,7 +2,7 @@
 
 use foreread_peer::WireProtection;
 
-use crate::error::{Error, ErrorKind, Result};
+use foreread_open::error::{Error, ErrorKind, Result};
 
 /// The value from the environment. Authenticated if not set.
 pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<WireProtection> {

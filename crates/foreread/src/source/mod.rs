@@ -23,6 +23,8 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{BlockTable, DirectReader, LoadErrorKind, OnError, ReadSource, RunReport};
+use foreread_open::error::{Error, Result, ended};
+use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
@@ -31,16 +33,14 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
 use self::wait_time::WaitTime;
-use crate::agent::AgentLink;
+use crate::node_links::CacheClient;
 use crate::assembly::{Assembly, ReadParts};
-use crate::error::{Error, Result};
 use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, ReadsReport, Report, RunTotals, UnitsReport, WaitReport};
-use crate::runtime::{Workers, ended};
-use crate::stored::StoredFactors;
+use crate::runtime::Workers;
 
 /// The bytes of a batch that the engine delivers, about.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -135,9 +135,9 @@ struct SourceInner {
     memory: Vec<Arc<dyn CacheTier>>,
     origin: Meter,
     limit: Option<Limit>,
-    disk: Option<crate::disk::Disk>,
+    disk: Option<foreread_open::disk::OpenDisk>,
     /// The node's agent, if the samples come from there.
-    agent: Option<AgentLink>,
+    agent: Option<Arc<dyn CacheClient>>,
     wait_time: Arc<WaitTime>,
     /// The bytes that direct reads of this process hold until their samples are taken, and copies
     /// for this process.
@@ -399,12 +399,12 @@ impl Source {
             planned: of_plan(LocalPlan::origin_bytes, StoredFactors::typical),
         };
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
-        let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);
+        let disk = self.inner.disk.as_ref().map(foreread_open::disk::OpenDisk::report);
         let direct = Some(state.direct);
         let asked = Some(WaitReport::of(self.inner.wait_time.read()));
         let units = self.inner.units.as_ref().map(UnitsReport::of);
         Report { disk, units, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
-            .with_agent(self.inner.agent.as_ref().and_then(AgentLink::report))
+            .with_agent(self.inner.agent.as_ref().and_then(|agent| agent.report()))
     }
 
     /// Waits until the disk tier has written all samples it was given, for at most five seconds.
@@ -491,7 +491,7 @@ impl SourceInner {
     /// time, and by those with an agent.
     fn for_own_process(&self, bytes: Bytes) -> Bytes {
         let is_shared = self.shared.load(Ordering::Relaxed) && self.buffers.shared_place(&bytes).is_some();
-        if !is_shared && !self.agent.as_ref().is_some_and(AgentLink::was_used) {
+        if !is_shared && !self.agent.as_ref().is_some_and(|agent| agent.was_used()) {
             return bytes;
         }
         let Some(mut copy) = HeapBuffers.allocate(bytes.len(), 1) else { return bytes };

@@ -12,13 +12,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_store::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
 use tokio::sync::Semaphore;
 
 use super::{Availability, Source, SourceState};
-use crate::error::{Error, ErrorKind, Result};
 
 /// How long a wait for the engine lasts. The server's end waits for it.
 const ENGINE_POLL: Duration = Duration::from_millis(50);

@@ -1,13 +1,13 @@
 //! The cluster with simulated agents, a network that delays and loses, and a process that restarts.
 
 use proptest::prelude::*;
+use foreread_host::status::{AgentStatus, DatasetStatus, JobStatus};
 
 use super::super::REPORT_INTERVAL;
 use super::super::held_leases::HeldLeases;
 use super::super::messages::StoreDemand;
 use super::super::tokens::DEFAULT_NAME;
 use super::*;
-use crate::status::{AgentStatus, DatasetStatus, JobStatus};
 
 const STORE: &str = "s3://bucket";
 const LIMIT: u64 = 200_000_000;

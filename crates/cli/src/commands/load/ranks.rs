@@ -4,32 +4,30 @@
 //! caches automatically. Without a meeting place each rank reads alone, and a warning names the
 //! setting.
 
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 use std::io::IsTerminal;
-#[cfg(all(feature = "peer", feature = "agent", target_os = "linux"))]
-use std::sync::Arc;
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 use std::time::Duration;
 
 use anyhow::Result;
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 use foreread::ranks::Meeting;
 use foreread::report::Merged;
 use foreread::{Builder, Config, Loader};
 use foreread_settings::Knobs;
 
 use crate::signals::Signals;
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 use crate::{output, settings};
 
 /// When a rank that waits for others first reports it: on a terminal, and in a log. Each next
 /// report comes after twice the time. Every rank reports, because each knows whom it misses.
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 const FIRST_PROGRESS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(60)];
 
 /// Makes the run share its caches with other ranks, if there are any and a meeting place is known.
 /// Returns whether it does.
-#[cfg(feature = "peer")]
+#[cfg(feature = "share")]
 pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, bool)> {
     if !settings::is_on(knobs, "peers") {
         return Ok((builder, false));
@@ -52,13 +50,11 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
             output::note(&waiting.to_string());
         }
     });
-    #[cfg(all(feature = "agent", target_os = "linux"))]
-    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost::default()));
     Ok((builder.peers(meeting), true))
 }
 
 /// Without the feature, no rank shares its caches.
-#[cfg(not(feature = "peer"))]
+#[cfg(not(feature = "share"))]
 pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder, bool)> {
     Ok((builder, false))
 }

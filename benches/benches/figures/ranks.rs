@@ -166,7 +166,6 @@ fn rank(directory: &str, memory: u64, limit: u64, disk: Option<Disk>) -> Result<
     config.disk.extend(disk);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
-    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost::default()));
     let loader = Loader::builder_with(directory, config).peers(meeting).start()?;
     let start = Instant::now();
     let before = Usage::since(start);

@@ -32,18 +32,18 @@ use std::time::Duration;
 use foreread::{Config, Registry};
 use foreread_dataset::LockFile;
 use foreread_host::dataset_host::DatasetHost;
-use foreread_host::host_state::HostState;
-use foreread_host::policy::arguments;
-use foreread_host::provider::{HostProvider, provider, server_settings, shared};
-use foreread_host::{HostSettings, JobRuntime, io_threads};
-use foreread_store::Server;
-use foreread_tier::{ArenaBuffers, OpenContext};
 pub use foreread_host::error::HostError as AgentError;
 pub use foreread_host::file_limit::FileLimit;
+use foreread_host::host_state::HostState;
+use foreread_host::policy::arguments;
 pub use foreread_host::policy::{PolicyError, cluster_policy_keys, policy_keys};
+use foreread_host::provider::{HostProvider, provider, server_settings, shared};
 pub use foreread_host::status::{
     AgentStatus, ControlLinkStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue,
 };
+use foreread_host::{HostSettings, JobRuntime, io_threads};
+use foreread_store::Server;
+use foreread_tier::{ArenaBuffers, OpenContext};
 
 pub use crate::control::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,

@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use foreread_tier::{is_private_directory, replaceable_through};
 use foreread_dataset::{LockAttempt, LockFile};
+use foreread_tier::{is_private_directory, replaceable_through};
 
 use foreread_host::error::HostError;
 

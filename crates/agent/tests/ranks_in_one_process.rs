@@ -5,12 +5,11 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 
 use foreread::ranks::Meeting;
 use foreread::report::Report;
 use foreread::{Config, Disk, Loader, Memory};
-use foreread_agent::JobHost;
 
 const SAMPLES: u64 = 100;
 
@@ -30,7 +29,6 @@ fn run(data: &Path, disk: &Path, meet: &Path, closes: bool) -> Vec<Report> {
         (config.rank, config.world_size, config.epochs) = (rank, 2, 3);
         (config.memory, config.disk, config.look_ahead) = (Memory::Bytes(20_000), vec![disk], 50_000);
         let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
-        let meeting = meeting.node_host(Arc::new(JobHost::default()));
         let loader = Loader::builder_with(data.to_str().unwrap(), config).peers(meeting).start().unwrap();
         let delivered: u64 = loader.batches().map(|batch| batch.unwrap().samples().count() as u64).sum();
         assert_eq!(delivered, 3 * SAMPLES / 2);

@@ -6,26 +6,26 @@ use std::time::Instant;
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
+use foreread_host::JobStore;
+use foreread_host::dataset_host::environment;
 use foreread_loader::LocalityDeal;
 use foreread_memory::MemoryTier;
 use foreread_open::disk::DiskReport;
-use foreread_open::origin_policy::OtherReads;
-use futures::future::BoxFuture;
 use foreread_open::error::{Error, ErrorKind, Result, ended};
 use foreread_open::origin::OpenDataset;
-use foreread_host::JobStore;
-use foreread_host::dataset_host::environment;
+use foreread_open::origin_policy::OtherReads;
 use foreread_open::storage::StorageOptions;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, AttachDataset, DatasetAnswer, WarmRequest};
 use foreread_tier::{CacheTier, OpenContext};
+use futures::future::BoxFuture;
 
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
-use crate::config::{Config, Memory};
 use crate::announced_orders::{NoOrders, RunOrders};
-use crate::node_links::{HostedStore, CacheClient, NodeRoom, StalledTime};
+use crate::config::{Config, Memory};
+use crate::node_links::{CacheClient, HostedStore, NodeRoom, StalledTime};
 use crate::report::{AgentReport, WarmDataset};
 
 /// The agent of a run. Dropping it ends the job for the agent.

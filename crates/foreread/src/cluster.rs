@@ -11,9 +11,9 @@ use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Tr
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{Sizes, StoreId};
 
+use crate::config::Config;
 #[cfg(all(feature = "share", target_os = "linux"))]
 use crate::node_links::{CacheClient, NodeRoom};
-use crate::config::Config;
 use crate::planned::RunEnvironment;
 
 /// The name of the disk tier in a plan.
@@ -167,8 +167,6 @@ mod tests {
 
     use foreread_open::calibration::LargeReads;
     use foreread_open::stored::StoredSizes;
-    #[cfg(all(feature = "share", target_os = "linux"))]
-    use foreread_open::units::STORE_FOOTPRINT;
 
     fn calibrated() -> Config {
         let point =
@@ -244,8 +242,11 @@ mod tests {
 
     #[test]
     fn disk_speed_is_known_if_that_of_each_directory_is() {
-        let disk =
-            |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000, shared: false };
+        let disk = |directory: &str| foreread_open::disk::Disk {
+            directory: directory.into(),
+            bytes: 1000,
+            shared: false,
+        };
         let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
         let level = &described(&known, "/data").stores[0].levels[1];
         assert_eq!((level.read.at(1), level.write.at(1)), (500, 300));

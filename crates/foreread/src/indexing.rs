@@ -16,9 +16,9 @@ use foreread_open::origin;
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
-use foreread_tier::OpenContext;
 #[cfg(feature = "tables")]
 use foreread_open::{tables, update};
+use foreread_tier::OpenContext;
 
 use crate::builder::Builder;
 use crate::runtime::Workers;

@@ -28,7 +28,7 @@ use foreread_types::{DatasetId, Sizes};
 use crate::agent_client::attach;
 use crate::config::{Config, widen};
 use crate::group_member::GroupMember;
-use crate::node_links::{HostedStore, CacheClient, NodeLinks, NodeRoom};
+use crate::node_links::{CacheClient, HostedStore, NodeLinks, NodeRoom};
 use crate::planned::{Planned, RunEnvironment};
 use crate::released::{self, ReleasedFiles};
 use crate::server_speeds;

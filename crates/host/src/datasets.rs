@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use crate::disk::{DiskChange, DiskDataset};
 use crate::dataset_host::{DatasetHost, HostedDataset, environment};
+use crate::disk::{DiskChange, DiskDataset};
+use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};

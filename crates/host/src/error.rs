@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use foreread_tier::ReplaceableThrough;
 use foreread_store::StoreError;
+use foreread_tier::ReplaceableThrough;
 
 use crate::policy::PolicyError;
 
@@ -98,6 +98,7 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// An error of the system while it did `what`.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), error: error.into() }
     }

@@ -74,7 +74,7 @@ impl HeldLeases {
     }
 
     /// Bytes per second at the time `now`. `None`: the control process limits nothing.
-    pub(crate) fn limit(&self, store: &str, now: Duration) -> Option<u64> {
+    pub fn limit(&self, store: &str, now: Duration) -> Option<u64> {
         let Some((rate, fallback)) = self.terms.get(store).copied() else {
             return self.first.find("limit", store);
         };

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use foreread_open::origin_policy::OtherReads;
 use foreread_tier::{ErrorKind, TierError};
 
-use crate::disk::{HostDisk, WRITES_PER_DAY};
 use crate::dataset_host::DatasetHost;
+use crate::disk::{HostDisk, WRITES_PER_DAY};
 use foreread_store::attach::PolicyChanges;
 use foreread_store::{ConnectionId, NodeStore, StoreCounts, StoreJob};
 use foreread_types::DatasetId;
@@ -23,10 +23,10 @@ use tokio::runtime::Handle;
 
 use crate::cluster_cache::ClusterCache;
 use crate::connections::{AttachedJob, Connections};
-use crate::held_leases::HeldLeases;
 use crate::dataset_room::{DatasetRoom, bounds_within};
 use crate::datasets::{DatasetOpener, Datasets, KnownDataset};
 use crate::files::FileCopies;
+use crate::held_leases::HeldLeases;
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
 use crate::status::ControlLinkStatus;
@@ -40,6 +40,7 @@ const WEIGHT_SCALE: u32 = 1000;
 /// The state of an agent.
 #[derive(Debug)]
 pub struct HostState {
+    /// The samples.
     pub store: NodeStore,
     pub(crate) runtime: Handle,
     /// The bytes that the agent was given, and those that it may use now.
@@ -75,6 +76,7 @@ pub struct HostState {
 /// What the control process of a cluster says of this agent. Nothing without one.
 #[derive(Debug, Default)]
 pub struct ControlWord {
+    /// What it may read of each store.
     pub leases: HeldLeases,
     /// By store: the leases that are applied.
     applied: HashMap<String, Option<NonZeroU64>>,
@@ -212,6 +214,7 @@ impl HostState {
         self.begun.elapsed()
     }
 
+    /// What the control process says, for changes.
     pub fn lock_control(&self) -> MutexGuard<'_, ControlWord> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -465,6 +468,7 @@ fn scaled(weight: NonZeroU32) -> NonZeroU32 {
     weight.saturating_mul(NonZeroU32::MIN.saturating_add(WEIGHT_SCALE - 1))
 }
 
+/// The error of a call that is wrong.
 pub fn invalid(what: &str) -> TierError {
     TierError::new(ErrorKind::Invalid, "agent").with_detail(what.to_owned())
 }

@@ -23,11 +23,11 @@ use foreread_types::SampleId;
 use futures::future::BoxFuture;
 
 use crate::cluster_cache::{JobStores, ShareService, StoreName};
-use crate::job_runtime::{JobRuntime, io_threads};
-use crate::provider::HostProvider;
 use crate::error::HostError;
 use crate::file_limit::FileLimit;
+use crate::job_runtime::{JobRuntime, io_threads};
 use crate::policy::arguments;
+use crate::provider::HostProvider;
 use crate::provider::{provider, server_settings, shared};
 
 /// Open files of a process that hosts a cache: enough for a terabyte of memory. Programs that close
@@ -158,7 +158,10 @@ impl JobStore {
     ///
     /// # Errors
     /// If a directory cannot be used.
-    pub fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<(), foreread_open::Error>> {
+    pub fn open_disks(
+        &self,
+        datasets: Vec<NodeDataset>,
+    ) -> BoxFuture<'static, Result<(), foreread_open::Error>> {
         let disk = self.provider.state.disk().cloned();
         Box::pin(async move {
             match disk {

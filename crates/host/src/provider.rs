@@ -10,8 +10,8 @@ use foreread_store::attach::{
     PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{
-    Answer, ConnectionId, NodeStore, SampleProvider, SampleRequest, ServerSettings, StoreCall, StoreCounts, StoreJobs, StoreRequest,
-    WorkerCall,
+    Answer, ConnectionId, NodeStore, SampleProvider, SampleRequest, ServerSettings, StoreCall, StoreCounts,
+    StoreJobs, StoreRequest, WorkerCall,
 };
 use foreread_tier::{Buffers, ErrorKind, OpenContext, TierError};
 use foreread_types::{DatasetId, SampleKey, Tick};
@@ -19,13 +19,13 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use crate::cluster_cache::ClusterCache;
+use crate::cluster_cache::LinkedJobs;
+use crate::connections::MAX_USES;
 use crate::dataset_host::DatasetHost;
 use crate::error::HostError;
 use crate::host_state::{HostParts, HostState, invalid};
 use crate::policy::Policy;
 use crate::policy_file::PolicyFile;
-use crate::cluster_cache::LinkedJobs;
-use crate::connections::MAX_USES;
 
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]

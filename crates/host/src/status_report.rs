@@ -8,9 +8,9 @@ use crate::disk::HostDiskCounts;
 use foreread_store::{JobState, OriginState, StoreJob, StoreStatus};
 use foreread_types::DatasetId;
 
-use crate::host_state::HostState;
 use crate::connections::AttachedJob;
 use crate::datasets::KnownDataset;
+use crate::host_state::HostState;
 use crate::recent::Recent;
 use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
 

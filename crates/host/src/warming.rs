@@ -19,8 +19,8 @@ use foreread_types::{DatasetId, SampleId, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::host_state::HostState;
 use crate::datasets::KnownDataset;
+use crate::host_state::HostState;
 
 /// Samples that are requested and not received at once.
 const IN_FLIGHT: usize = 256;

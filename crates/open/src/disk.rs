@@ -92,6 +92,7 @@ pub struct DiskReport {
 /// A disk tier, and its offer to the plan.
 #[derive(Clone, Debug)]
 pub struct OpenDisk {
+    /// The tier.
     pub tier: Arc<DiskTier>,
     /// Capacity, in bytes of footprints.
     pub capacity: u64,

@@ -22,6 +22,7 @@ const TABLES: &[&str] = &["csv", "tsv", "txt", "json", "jsonl", "ndjson", "xlsx"
 /// An open dataset.
 #[derive(Clone, Debug)]
 pub struct OpenDataset {
+    /// Its samples.
     pub catalog: Catalog,
     /// The identity of its bytes, for caches and other ranks.
     pub identity: DatasetIdentity,
@@ -31,6 +32,7 @@ pub struct OpenDataset {
     pub listed: bool,
     /// The catalog's file, if it was opened from one.
     pub file: Option<PathBuf>,
+    /// Its storage, in its layers.
     pub origin: Arc<dyn OriginTier>,
     /// The limit on parallel reads, if any.
     pub limit: Option<Limit>,

@@ -53,6 +53,7 @@ pub struct OtherReads {
 /// The limits and policies that all origins of a run share.
 #[derive(Clone, Debug)]
 pub struct OriginPolicy {
+    /// Counts the reads.
     pub meter: Meter,
     stack: Stack,
     /// The most parallel reads, if the user has set a number.
@@ -63,6 +64,7 @@ pub struct OriginPolicy {
 }
 
 impl OriginPolicy {
+    /// The layers for these settings, with the memory of `context`.
     pub fn new(settings: &OriginSettings, context: &OpenContext) -> Self {
         // The first limit is a batch: the samples of the trainer's first batch are requested at
         // once.

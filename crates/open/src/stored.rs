@@ -15,9 +15,11 @@ use crate::units::UnitFacts;
 /// The stored length of each sample, by dataset.
 #[derive(Clone, Debug)]
 pub struct StoredSizes {
+    /// By dataset.
     pub stored: Vec<Sizes>,
     /// The stored units that samples share, if some do.
     pub units: Option<UnitFacts>,
+    /// Their ratios to delivered bytes.
     pub factors: StoredFactors,
 }
 
@@ -48,8 +50,8 @@ impl StoredSizes {
         Some(Self { stored, units, factors })
     }
 
-    /// Datasets of these lengths.
-    #[cfg(test)]
+    /// Datasets of these lengths, for tests.
+    #[doc(hidden)]
     pub fn with<const N: usize>(stored: [Sizes; N], delivered: &[Sizes; N]) -> Self {
         let ratios = stored.iter().zip(delivered).map(|(stored, delivered)| Ratios::of(stored, delivered));
         let factors = StoredFactors::of(&stored, delivered, ratios.fold(Ratios::default(), Ratios::and));

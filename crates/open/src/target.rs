@@ -20,12 +20,14 @@ use crate::storage::StorageOptions;
 pub struct TargetSpec {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub names: Vec<String>,
+    /// The catalog, if it is given in memory.
     pub catalog: Option<Catalog>,
     /// The backend's options.
     pub storage: StorageOptions,
 }
 
 impl TargetSpec {
+    /// The target with this name: a URL, a directory, a catalog or a shard.
     pub fn by(name: impl Into<String>) -> Self {
         Self { names: vec![name.into()], catalog: None, storage: StorageOptions::default() }
     }

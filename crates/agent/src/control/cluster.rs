@@ -13,10 +13,10 @@ use foreread_host::held_leases::{LEASE, LeaseTerms, SILENT};
 use foreread_host::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 
 use super::division::{StoreDivision, divide, idle_rate};
+use super::intervals::SETTLED;
 use super::messages::{ClusterNotes, Grant, Hello, NodeNote, Report, VERSIONS, WarmPart};
 use super::node::{Lease, Leases, Node};
 use super::rosters::Rosters;
-use super::intervals::SETTLED;
 
 /// The most agents.
 const MAX_NODES: usize = 10_000;

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foreread_planner::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 use foreread_host::policy::Policy;
+use foreread_planner::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 
 use super::node::{Lease, Node};
 

@@ -15,24 +15,27 @@ use foreread_connection::{
     Address, Backoff, ControlConnection, Identity, ParseWireError, Session, SessionBounds, SystemTransport,
     WireError, WireErrorKind, WireProtection,
 };
+use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
+use foreread_host::error::HostError;
+use foreread_host::held_leases::SILENT;
+use foreread_host::host_state::HostState;
+use foreread_host::json::{decoded, encoded};
+use foreread_host::provider::HostProvider;
+use foreread_host::status::{AgentStatus, ControlLinkStatus};
 use foreread_store::StoreJob;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use foreread_host::json::{decoded, encoded};
-use foreread_host::held_leases::SILENT;
-use foreread_host::error::HostError;
-use foreread_host::host_state::HostState;
-use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
-use foreread_host::provider::HostProvider;
-use foreread_host::status::{AgentStatus, ControlLinkStatus};
 
+use super::ClusterToken;
 use super::cluster::wrong_node_name;
-use super::messages::{APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES, REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS};
+use super::intervals::REPORT_INTERVAL;
+use super::messages::{
+    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
+    REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS,
+};
 use super::serving::MAX_WAITING;
 use super::warm_part::{OwnAgent, warm};
-use super::intervals::REPORT_INTERVAL;
-use super::ClusterToken;
 
 /// How often the agent looks at the requests of its jobs, and at the end of leases.
 const LOOK: Duration = Duration::from_millis(200);

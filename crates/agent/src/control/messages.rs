@@ -169,6 +169,8 @@ impl ClusterNotes {
 
 #[cfg(test)]
 mod tests {
+    use foreread_host::json::decoded;
+
     use super::*;
 
     #[test]

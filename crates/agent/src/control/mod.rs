@@ -31,17 +31,16 @@ mod warm_part;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foreread_connection::{Address, SystemTransport, Transport, TransportListener};
 use foreread_dataset::LockFile;
-use foreread_store::Server;
-use foreread_tier::{ArenaBuffers, Buffers};
 use foreread_host::JobRuntime;
+use foreread_host::error::HostError;
 use foreread_host::policy::CLUSTER_WORDS;
 use foreread_host::policy_file::PolicyFile;
-use foreread_host::error::HostError;
 use foreread_host::provider::server_settings;
+use foreread_store::Server;
+use foreread_tier::{ArenaBuffers, Buffers};
 
 pub use self::cluster::wrong_node_name;
 pub(crate) use self::link::ControlLink;
@@ -55,7 +54,6 @@ pub(crate) use self::warm_part::OwnAgent;
 use crate::http::{HttpListeners, HttpServer};
 use crate::reload::reload_regularly;
 use crate::socket;
-
 
 /// The settings of a control process.
 #[derive(Clone, Debug)]

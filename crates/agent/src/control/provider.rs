@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foreread_host::host_state::invalid;
+use foreread_host::provider::encoded;
 use foreread_store::{SampleProvider, SampleRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
 use serde::{Deserialize, Serialize};
-use foreread_host::host_state::invalid;
-use foreread_host::provider::encoded;
 
 use super::state::ControlState;
 

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_host::json::encoded;
-use foreread_host::held_leases::LEASE;
 use foreread_host::cluster_cache::{Roster, RosterNode};
+use foreread_host::held_leases::LEASE;
+use foreread_host::json::encoded;
 use foreread_host::policy::Policy;
 
-use super::node::Node;
 use super::intervals::REPORT_INTERVAL;
+use super::node::Node;
 
 /// The rosters of a cluster, by the name of a token.
 #[derive(Debug, Default)]

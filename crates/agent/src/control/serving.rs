@@ -15,15 +15,17 @@ use foreread_connection::{
     BoxedStream, ControlConnection, Purpose, SampleOffer, Session, SessionBounds, TransportListener,
     WireError, WireErrorKind, WireProtection,
 };
+use foreread_host::held_leases::SILENT;
+use foreread_host::json::{decoded, encoded};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use foreread_host::json::{decoded, encoded};
-use foreread_host::held_leases::SILENT;
 
 use super::cluster::OutgoingGrant;
-use super::messages::{APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report};
-use super::state::ControlState;
 use super::intervals::REPORT_INTERVAL;
+use super::messages::{
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report,
+};
+use super::state::ControlState;
 
 /// Connections before the end of the handshake, and after it.
 const MAX_STRANGERS: usize = 2048;

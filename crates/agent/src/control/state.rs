@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use foreread_connection::{Identity, SessionSender};
-use tokio::sync::Notify;
 use foreread_host::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 use foreread_host::policy_file::PolicyFile;
+use tokio::sync::Notify;
 
 use super::cluster::Cluster;
 use super::messages::{ClusterNotes, Hello};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use foreread_host::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
+use serde::{Deserialize, Serialize};
 
 use super::cluster::Cluster;
 use super::node::Node;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
+use foreread_host::status::AgentStatus;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
-use foreread_host::status::AgentStatus;
 
 use super::history::StatusHistory;
 use super::metrics;

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use foreread_host::status::AgentStatus;
+use serde::Serialize;
 
 use super::feed::json;
 

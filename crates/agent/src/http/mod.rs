@@ -31,13 +31,13 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use foreread_host::error::HostError;
 use tokio::runtime::Handle;
 
 use self::access::{AccessToken, HttpAccess};
 pub(crate) use self::feed::ShownStatus;
 use self::feed::StatusFeed;
 pub use self::files::HttpFiles;
-use foreread_host::error::HostError;
 
 /// Sockets that are bound, and serve nothing yet.
 #[derive(Debug)]
@@ -108,8 +108,7 @@ impl Loopback {
         let failed = |error| HostError::system(format!("cannot listen on {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let token =
-            AccessToken::random().map_err(|error| HostError::system("cannot make a token", error))?;
+        let token = AccessToken::random().map_err(|error| HostError::system("cannot make a token", error))?;
         let written = files.write_token(token.text(), &format!("http://{address}/?token={}", token.text()));
         written.map_err(|error| HostError::system("cannot write the page's token", error))?;
         Ok(Self { listener, address, token })

@@ -8,16 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread::calibration::Calibration;
 use foreread::ranks::Meeting;
-use foreread::report::{DiskReport, Report};
-use foreread::{
-    Config, Disk, HostRank, HostedStore, Loader, Memory, NodeDataset, NodeHost, OtherReads, Registry,
-    SampleId, StoreLinks,
-};
-use foreread_agent::JobHost;
-use foreread_store::LocalClient;
-use foreread_tier::PeerService;
+use foreread::report::Report;
+use foreread::{Config, Disk, Loader, Memory, Registry};
+use foreread_host::{HostFault, JobHost};
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
-use futures::future::BoxFuture;
 
 pub const SAMPLES: u64 = 240;
 pub const LENGTH: u64 = 2000;
@@ -61,57 +55,6 @@ pub enum Without {
     Host,
     /// Ranks of node 1 do not reach it.
     Way,
-}
-
-/// Starts caches, but that of one node cannot be reached, or not start.
-#[derive(Debug)]
-struct Hindered(Without);
-
-impl NodeHost for Hindered {
-    fn start(&self, rank: HostRank<'_>) -> Result<Box<dyn HostedStore>, String> {
-        if self.0 == Without::Host {
-            return Err("there is no thread left".to_owned());
-        }
-        Ok(Box::new(Unreached(JobHost::default().start(rank)?)))
-    }
-}
-
-/// A cache whose address leads nowhere.
-#[derive(Debug)]
-struct Unreached(Box<dyn HostedStore>);
-
-impl HostedStore for Unreached {
-    fn address(&self) -> String {
-        "nowhere".to_owned()
-    }
-
-    fn client(&self) -> Arc<LocalClient> {
-        self.0.client()
-    }
-
-    fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<(), foreread::Error>> {
-        self.0.open_disks(datasets)
-    }
-
-    fn on_disk(&self, identity: &str) -> Vec<SampleId> {
-        self.0.on_disk(identity)
-    }
-
-    fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
-        self.0.link(links)
-    }
-
-    fn other_reads(&self) -> OtherReads {
-        self.0.other_reads()
-    }
-
-    fn disk_report(&self) -> Option<DiskReport> {
-        self.0.disk_report()
-    }
-
-    fn flush(&self) -> BoxFuture<'static, ()> {
-        self.0.flush()
-    }
 }
 
 impl<'a> Job<'a> {
@@ -170,11 +113,12 @@ impl Job<'_> {
         config.storage_options = storage.into_iter().collect();
         let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
         let node = self.nodes[rank as usize];
-        let host: Arc<dyn NodeHost> = match self.without {
-            Without::Host | Without::Way if node == 1 => Arc::new(Hindered(self.without)),
-            _ => Arc::new(JobHost::default()),
+        let host = match self.without {
+            Without::Host if node == 1 => JobHost::default().with_fault(HostFault::CannotStart),
+            Without::Way if node == 1 => JobHost::default().with_fault(HostFault::Unreachable),
+            _ => JobHost::default(),
         };
-        let meeting = meeting.node_host(host).node(node.to_string());
+        let meeting = meeting.host(host).node(node.to_string());
         let scheme = if self.registry.is_some() { "mine" } else { "s3" };
         let mut builder = Loader::builder_with(format!("{scheme}://{}", self.bucket), config).peers(meeting);
         if let Some(registry) = &self.registry {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread::ranks::{Meeting, Meetings};
 use foreread::{Builder, Config, Loader, Memory, State};
-use foreread_agent::JobHost;
+use foreread_host::JobHost;
 use foreread_oracle::{Phase, PhaseKind, Run, Schedule};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
@@ -72,7 +72,7 @@ impl Job {
         match meeting {
             Some(meeting) => {
                 let meeting = meetings.numbered(meeting);
-                let meeting = meeting.node_host(Arc::new(JobHost::simulated())).node(host(rank));
+                let meeting = meeting.host(JobHost::simulated()).node(host(rank));
                 builder.peers(meeting.network(self.network.host(host(rank))))
             }
             // A single rank needs no rendezvous.

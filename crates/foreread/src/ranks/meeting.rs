@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread_launcher::{LaunchError, Rendezvous};
+use foreread_host::JobHost;
+use foreread_launcher::Rendezvous;
 use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_peer::meet::{
     INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
 };
 use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
 use foreread_types::Rank;
-use foreread_host::JobHost;
 
 use super::wire;
 use crate::config::Config;
@@ -80,7 +80,8 @@ impl Meeting {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
         };
         let surroundings = LauncherEnv::of_this_process(&completed);
-        let launched = Launched::by(&surroundings).map_err(not_met)?
+        let launched = Launched::by(&surroundings)
+            .map_err(not_met)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
             Some(launched) => launched,

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexProgress};
+use foreread_host::{HostRank, HostSettings, JobHost, JobStore, StoreLinks};
 use foreread_loader::LocalityDeal;
 use foreread_open::error::{Result, ended};
 use foreread_open::node_rank::NodeRank;
@@ -54,21 +55,20 @@ use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
-use foreread_host::{HostRank, HostSettings, JobHost, JobStore, StoreLinks};
 
 use self::capacity_offer::{CapacityOffer, OfferedStore, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
-pub use self::meeting::{Meeting, Meetings};
 use self::meeting::not_met;
+pub use self::meeting::{Meeting, Meetings};
 use self::node_cache::{NodeCache, NodeMember, group_of};
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::agent_client::{AgentLink, attach};
-use crate::node_links::{CacheClient, HostedStore, NodeLinks};
 use crate::cluster;
 use crate::cluster_blocks::ShardedData;
 use crate::config::{Config, Memory, widen};
 use crate::group_member::GroupPreparation;
+use crate::node_links::{CacheClient, HostedStore, NodeLinks};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{LinkedStore, LoneRank, Prepared};
 use crate::released;
@@ -456,7 +456,8 @@ impl GroupRun<'_> {
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
         // Other ranks of the node may get this rank's catalogs from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
-        let all = opened.into_iter().zip(joining.bulks(have).await.map_err(not_met)?).zip(&description.catalogs);
+        let all =
+            opened.into_iter().zip(joining.bulks(have).await.map_err(not_met)?).zip(&description.catalogs);
         all.map(|((own, bytes), description)| own.map_or_else(|| description.received(bytes), Ok)).collect()
     }
 

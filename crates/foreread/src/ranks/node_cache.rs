@@ -26,6 +26,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use foreread_host::{HostRank, HostSettings, JobHost, JobStore, NodeDataset};
+use foreread_open::disk::Disk;
 use foreread_open::error::{Error, Result, ended};
 use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::OpenDataset;
@@ -34,12 +36,10 @@ use foreread_open::storage::StorageOptions;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
-use foreread_open::disk::Disk;
-use foreread_host::{HostRank, HostSettings, JobHost, JobStore, NodeDataset};
 
 use super::Words;
-use super::meeting::not_met;
 use super::capacity_offer::{bundle, unbundle_parts};
+use super::meeting::not_met;
 use super::run_description::unreadable;
 use super::working;
 use crate::agent_client::{AgentLink, SharedCache, attach_to};
@@ -156,8 +156,7 @@ impl NodeOffers {
         let node = self.groups.iter().position(|it| *it == group).and_then(|rank| self.nodes.get(rank));
         let uses_it = |other: u32| {
             let mut first = self.of(other).take(1);
-            other < group
-                && first.all(|first| first.disks.iter().any(|it| it.path == disk.path))
+            other < group && first.all(|first| first.disks.iter().any(|it| it.path == disk.path))
         };
         let is_earlier = |(at, _): (usize, &NodeOffer)| {
             self.nodes.get(at) == node && self.groups.get(at).is_some_and(|other| uses_it(*other))
@@ -252,7 +251,8 @@ impl NodeMember<'_> {
         let through_agent = self.agent.map_or_else(Vec::new, |_| opened.to_vec());
         // The agent keeps the samples, even if a host that was started again lacks it.
         let memory = if all.agent_of(self.config.rank).is_some() { 0 } else { room.memory };
-        let rank = HostRank { settings: self.settings_of_node(all), memory, through_agent, ..self.rank.clone() };
+        let rank =
+            HostRank { settings: self.settings_of_node(all), memory, through_agent, ..self.rank.clone() };
         match self.host.start(rank) {
             Ok(host) => Some(Arc::new(host)),
             Err(why) => {
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     fn offer(memory: u64) -> NodeOffer {
-        NodeOffer { hosts: true, memory, ..NodeOffer::default() }
+        NodeOffer { memory, ..NodeOffer::default() }
     }
 
     fn with_disk(path: &str) -> NodeOffer {
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-39
-    fn ranks_without_any_cache_or_host_share_nothing() {
+    fn ranks_without_any_cache_share_nothing() {
         let two = |offers| all(offers, &[0, 0], &[0, 0]);
         let room = |memory| Some(NodeRoom { memory, disk: 0 });
         let both = two(vec![offer(7), offer(5)]);
@@ -393,11 +393,6 @@ mod tests {
         let disk = || NodeOffer { memory: 0, ..with_disk("x") };
         assert!(two(vec![disk(), disk()]).are_linked(None));
         assert!(!two(vec![disk(), offer(0)]).are_linked(None), "not a disk of all");
-        let unhosted = two(vec![NodeOffer { hosts: false, ..offer(7) }, offer(5)]);
-        assert_eq!((unhosted.room(0), unhosted.are_linked(None)), (None, false));
-        // One node of two has a cache.
-        let unhosted = NodeOffer { hosts: false, ..offer(7) };
-        assert!(all(vec![unhosted, offer(5)], &[0, 1], &[0, 1]).are_linked(None));
     }
 
     #[test]

@@ -68,6 +68,7 @@ const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a store is called.
 #[derive(Clone, Debug)]
 pub struct StoreName {
+    /// The name of its node.
     pub node: String,
     /// The name that no other store has.
     pub instance: String,
@@ -83,7 +84,9 @@ impl StoreName {
 /// Who this agent is for the others.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
+    /// Proves that it belongs to the cluster.
     pub identity: Identity,
+    /// What its store is called.
     pub own: StoreName,
     /// How samples between agents are protected. Equal on all of them.
     pub wire: WireProtection,

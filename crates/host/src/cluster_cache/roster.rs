@@ -22,13 +22,15 @@ pub struct Roster {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RosterNode {
+    /// The name of its node.
     pub node: String,
     /// What no other agent is called.
     pub instance: String,
     /// Where it serves samples.
     pub addresses: Vec<String>,
-    /// Its bytes for samples in memory and on disks.
+    /// Its bytes for samples in memory.
     pub memory: u64,
+    /// Its bytes for samples on disks.
     pub disk: u64,
     /// Whether it is being drained: it owns nothing then.
     pub is_leaving: bool,

@@ -33,8 +33,8 @@ use super::addresses::own_addresses;
 use super::link::BOUNDS;
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, OPEN, OPENED, Open, VERSIONS};
 use super::{ClusterMember, StoreName};
-use crate::error::HostError;
 use crate::connections::MAX_DATASETS;
+use crate::error::HostError;
 use crate::json::{decoded, encoded};
 
 /// The most jobs of one store.
@@ -100,8 +100,9 @@ impl ShareServer {
     ) -> Result<Self, HostError> {
         let listener = bind(&*member.network, listen).await?;
         let addresses = match (listener.address(), listen) {
-            (Address::Tcp(_, port), None) => addresses(towards, *port)
-                .map_err(|error| HostError::system("cannot share samples", error))?,
+            (Address::Tcp(_, port), None) => {
+                addresses(towards, *port).map_err(|error| HostError::system("cannot share samples", error))?
+            }
             (address, _) => vec![address.clone()],
         };
         let addresses = addresses.iter().map(Address::to_string).collect();

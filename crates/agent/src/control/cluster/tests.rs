@@ -1,10 +1,11 @@
 //! The cluster with simulated agents, a network that delays and loses, and a process that restarts.
 
-use proptest::prelude::*;
 use foreread_host::status::{AgentStatus, DatasetStatus, JobStatus};
+use proptest::prelude::*;
 
-use super::super::REPORT_INTERVAL;
-use super::super::held_leases::HeldLeases;
+use foreread_host::held_leases::HeldLeases;
+
+use super::super::intervals::REPORT_INTERVAL;
 use super::super::messages::StoreDemand;
 use super::super::tokens::DEFAULT_NAME;
 use super::*;

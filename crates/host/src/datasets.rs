@@ -17,15 +17,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread_store::NodeStore;
+use foreread_store::attach::{AttachDataset, DatasetAnswer};
+use foreread_types::{DatasetId, SampleId, SampleKey};
+use tokio::runtime::Handle;
+
 use crate::dataset_host::{DatasetHost, HostedDataset, environment};
 use crate::disk::{DiskChange, DiskDataset};
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_store::NodeStore;
-use foreread_store::attach::{AttachDataset, DatasetAnswer};
-use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::future::BoxFuture;
-use tokio::runtime::Handle;
 
 use crate::cluster_cache::{ClusterCache, ClusterReader, SharedDataset};
 use crate::openings::Openings;

@@ -7,11 +7,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foreread_store::attach::{FilesAnswer, FilesRequest};
 use foreread_tier::{ErrorKind, TierError};
 
 use crate::disk::HostDisk;
 use foreread_file_cache::{CheckOriginals, CopyStore, FileHost, FilesStatus, WriteBudget, node_of};
-use foreread_store::attach::{FilesAnswer, FilesRequest};
 
 /// The budget of writes of the agent's disks.
 #[derive(Debug)]

@@ -32,6 +32,7 @@ impl JobRuntime {
         Self { handle: runtime.clone(), own: None }
     }
 
+    /// Where its tasks run.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use foreread_open::disk::DiskReport;
 use foreread_open::origin_policy::OtherReads;
+use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, PeerService};
+use foreread_types::SampleId;
 
 use crate::dataset_host::DatasetHost;
 use crate::node::{HostRank, NodeDataset, StoreLinks};
-use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
-use foreread_types::SampleId;
 use futures::future::BoxFuture;
 
 use crate::cluster_cache::{JobStores, ShareService, StoreName};
@@ -149,7 +149,7 @@ impl JobStore {
 
     /// The host's own rank, as one of its ranks. It needs no address.
     pub fn client(&self) -> Arc<LocalClient> {
-        self.provider.state.lock().entry(OWN_RANK).or_default();
+        self.provider.state.jobs.lock().entry(OWN_RANK).or_default();
         let jobs: Arc<dyn StoreJobs> = Arc::clone(&self.provider) as _;
         Arc::new(LocalClient::new(&jobs, OWN_RANK))
     }
@@ -207,7 +207,7 @@ impl JobStore {
     /// The reads of storage that no rank of the node counts.
     pub fn other_reads(&self) -> OtherReads {
         let state = &self.provider.state;
-        let reads = state.reads_for_others();
+        let reads = state.jobs.reads_for_others(&state.store);
         OtherReads { requests: reads.requests, bytes: reads.read_bytes, ..state.repeated_reads() }
     }
 

@@ -109,6 +109,7 @@ impl PolicyEntry {
 pub struct PolicyError(String);
 
 impl PolicyError {
+    /// A policy that cannot be in force, and why.
     pub fn new(what: String) -> Self {
         Self(what)
     }

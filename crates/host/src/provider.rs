@@ -30,6 +30,7 @@ use crate::policy_file::PolicyFile;
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]
 pub struct HostProvider {
+    /// The jobs, datasets and policy.
     pub state: Arc<HostState>,
     pub(crate) runtime: Handle,
 }
@@ -99,7 +100,7 @@ impl SampleProvider for HostProvider {
     fn call(&self, call: WorkerCall) {
         let (connection, payload) = (call.connection(), call.payload().clone());
         if [ATTACH, CATALOG].contains(&call.name()) {
-            self.state.lock().entry(connection).or_default();
+            self.state.jobs.lock().entry(connection).or_default();
         }
         let name = call.name().to_owned();
         self.carry_out(connection, &name, StoreCall { payload, answer: Box::new(move |it| call.answer(it)) });
@@ -117,7 +118,7 @@ impl LinkedJobs for HostProvider {
     }
 
     fn begin(&self, connection: ConnectionId, node: &str) {
-        self.state.lock().entry(connection).or_default().node = Some(node.to_owned());
+        self.state.jobs.lock().entry(connection).or_default().node = Some(node.to_owned());
     }
 
     fn is_patient(&self, connection: ConnectionId, dataset: DatasetId) -> bool {
@@ -128,7 +129,7 @@ impl LinkedJobs for HostProvider {
 
 impl StoreJobs for HostProvider {
     fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
-        let job = self.state.job(connection);
+        let job = self.state.jobs.job(connection);
         let mut requests = Vec::with_capacity(samples.len());
         for (key, due, answer) in samples {
             match job.as_ref().and_then(|job| job.key(key)) {
@@ -167,7 +168,7 @@ impl StoreJobs for HostProvider {
                 Piece::decode(&payload)
                     .ok_or("a piece is malformed")
                     .and_then(|piece| {
-                        let mut connections = state.lock();
+                        let mut connections = state.jobs.lock();
                         connections.get_mut(&connection).ok_or("the job has left")?.add_catalog(piece)
                     })
                     .map_err(invalid),
@@ -175,7 +176,7 @@ impl StoreJobs for HostProvider {
             BLOCKS => {
                 let hosted = decoded(&payload).and_then(|request: ReadInBlocks| {
                     let dataset = state.dataset(connection, request.dataset)?;
-                    if let Some(job) = state.job(connection) {
+                    if let Some(job) = state.jobs.job(connection) {
                         state.cluster.read_in_blocks(job.job, request);
                     }
                     // Blocks that have one owner.
@@ -191,17 +192,17 @@ impl StoreJobs for HostProvider {
                 return;
             }
             RESTART => {
-                if let Some(job) = state.job(connection) {
+                if let Some(job) = state.jobs.job(connection) {
                     state.store.restart(job.job);
                     state.cluster.restart(job.job);
                 }
                 Ok(Bytes::new())
             }
             PROGRESS => decoded(&payload).and_then(|progress: JobProgress| {
-                if let Some(there) = state.lock().get_mut(&connection) {
+                if let Some(there) = state.jobs.lock().get_mut(&connection) {
                     there.stalls.add(Instant::now(), progress.stalled_seconds);
                 }
-                let counts = state.job(connection).map(|job| state.store.job_counts(job.job));
+                let counts = state.jobs.job(connection).map(|job| state.store.job_counts(job.job));
                 let counts = counts.unwrap_or_default();
                 let StoreCounts { reads: samples, read_bytes: bytes, requests, .. } = counts;
                 encoded(&JobReads { samples, bytes, requests })
@@ -248,7 +249,7 @@ impl HostProvider {
         piece: OrderPiece<'_>,
     ) -> Result<Option<EpochOrder>, &'static str> {
         let nodes = self.state.cluster.nodes().max(1);
-        let mut connections = self.state.lock();
+        let mut connections = self.state.jobs.lock();
         let there = connections.get_mut(&connection).filter(|there| there.attached.is_some());
         let there = there.ok_or("the job is not attached")?;
         let most = match there.node {
@@ -275,7 +276,7 @@ impl HostProvider {
             Ok(None) => return answer(Ok(Bytes::new())),
             Err(why) => return answer(Err(invalid(why))),
         };
-        let Some(job) = state.job(connection) else { return answer(Err(invalid("not attached"))) };
+        let Some(job) = state.jobs.job(connection) else { return answer(Err(invalid("not attached"))) };
         self.runtime.spawn_blocking(move || {
             let EpochOrder { first, per_position, .. } = order;
             let orders = job.store_orders(&order);

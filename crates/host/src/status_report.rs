@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use crate::disk::HostDiskCounts;
 use foreread_store::{JobState, OriginState, StoreJob, StoreStatus};
 use foreread_types::DatasetId;
+
+use crate::disk::HostDiskCounts;
 
 use crate::connections::AttachedJob;
 use crate::datasets::KnownDataset;
@@ -76,7 +77,7 @@ impl HostState {
                 .collect(),
             jobs,
             stores,
-            policy: self.policy_values(),
+            policy: self.policy.values(),
             control: self.control_status(),
         }
     }
@@ -104,7 +105,7 @@ impl HostState {
         now: Instant,
     ) -> Vec<JobStatus> {
         let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let connections = self.lock();
+        let connections = self.jobs.lock();
         let attached =
             connections.values().filter_map(|there| there.attached.as_deref().map(|job| (there, job)));
         let statuses = attached.map(|(there, job)| {

@@ -10,14 +10,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foreread_tier::TierError;
-
-use crate::disk::HostDisk;
 use foreread_store::attach::{WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore, StoreJob, StoreRequest};
+use foreread_tier::TierError;
 use foreread_types::{DatasetId, SampleId, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+use crate::disk::HostDisk;
 
 use crate::datasets::KnownDataset;
 use crate::host_state::HostState;

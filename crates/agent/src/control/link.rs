@@ -18,10 +18,11 @@ use foreread_connection::{
 use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
 use foreread_host::error::HostError;
 use foreread_host::held_leases::SILENT;
+use foreread_host::host_control::ControlGrant;
 use foreread_host::host_state::HostState;
 use foreread_host::json::{decoded, encoded};
 use foreread_host::provider::HostProvider;
-use foreread_host::status::{AgentStatus, ControlLinkStatus};
+use foreread_host::status::AgentStatus;
 use foreread_store::StoreJob;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -134,11 +135,7 @@ impl ControlLink {
             network,
         };
         let serving = serve_samples(runtime, provider, &member, &target.share, &address)?;
-        state.lock_control().status = Some(ControlLinkStatus {
-            address: address.to_string(),
-            node: node.clone(),
-            ..ControlLinkStatus::default()
-        });
+        state.begin_control(address.to_string(), node.clone());
         let (end, on_end) = oneshot::channel();
         let (first, granted) = std_mpsc::channel();
         let (has_ended, ended) = std_mpsc::channel();
@@ -282,7 +279,7 @@ impl DialingAgent {
             let is_refused = error.kind() == WireErrorKind::Refused;
             let is_unnamed = error.kind() == WireErrorKind::OtherJob;
             let unnamed = || format!("{}: it has no token of this name", self.address);
-            self.note_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
+            self.state.note_control_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
             let wait = if is_refused { REFUSED_AGAIN } else { self.pauses.pause() };
             tokio::select! {
                 () = sleep(wait) => {}
@@ -291,32 +288,18 @@ impl DialingAgent {
         }
     }
 
-    /// Notes whether the control process is reached. The log has each problem once.
-    fn note_problem(&self, problem: Option<String>) {
-        let mut word = self.state.lock_control();
-        let Some(status) = &mut word.status else { return };
-        if let Some(problem) = &problem
-            && status.problem.as_ref() != Some(problem)
-        {
-            tracing::warn!(problem, "the control process is not reached, and the last leases hold");
-        }
-        status.is_connected = problem.is_none();
-        status.problem = problem;
-    }
-
     /// A connection, after the hello.
     async fn connect(&mut self) -> Result<Session, WireError> {
         let opened = ControlConnection::open(&SystemTransport, &self.address, &self.identity, None, SILENT);
         let (connection, _) = opened.await?;
         let session = Session::start(connection, &self.address, BOUNDS);
-        let now = self.state.now();
-        let leases = self.state.lock_control().leases.tell(now);
+        let leases = self.state.held_leases();
         let (node, instance) = (self.node.clone(), self.state.name().to_owned());
         let (notes, addresses) = (self.notes.clone(), self.addresses.clone());
         let hello = Hello { versions: VERSIONS, node, instance, leases, notes, addresses };
         // Grants that answer it have no number of a report.
         (self.number, self.applied) = (0, 0);
-        self.sent = VecDeque::from([(0, now)]);
+        self.sent = VecDeque::from([(0, self.state.now())]);
         // An end that is gone is an error of the first message.
         session.sender.send(HELLO, encoded(&hello)).await;
         Ok(session)
@@ -380,26 +363,15 @@ impl DialingAgent {
     fn apply(&mut self, grant: Grant) {
         self.applied = grant.number;
         let sent = self.sent.iter().find(|(number, _)| *number == grant.report).map(|(_, at)| *at);
-        let are_new = {
-            let mut word = self.state.lock_control();
+        self.state.apply_grant(ControlGrant {
+            leases: &grant.leases,
+            first_limits: &grant.first_limits,
             // A report that is not known any more was sent long ago, so its lease has ended.
-            word.leases.take(&grant.leases, sent.unwrap_or_default());
-            word.leases.set_first_limits(&grant.first_limits);
-            if let Some(status) = &mut word.status {
-                status.is_draining = grant.is_draining;
-                if !grant.node.is_empty() {
-                    status.node.clone_from(&grant.node);
-                }
-            }
-            let are_new = word.values != grant.policy;
-            word.values.clone_from(&grant.policy);
-            are_new
-        };
-        if are_new {
-            self.state.set_control_values(&grant.policy);
-        }
-        self.state.apply_leases();
-        self.note_problem(None);
+            sent: sent.unwrap_or_default(),
+            node: &grant.node,
+            is_draining: grant.is_draining,
+            values: &grant.policy,
+        });
         if let Some(first) = self.first.take() {
             // The start may wait no longer.
             let _ = first.send(());

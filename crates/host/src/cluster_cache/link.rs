@@ -25,10 +25,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
+use super::names::StoreName;
 use super::orders::SharedJob;
 use super::pace::{LinkPace, StoragePace};
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, StoreName, absent, over_samples};
+use super::work::{absent, over_samples};
 use crate::json::{decoded, encoded};
 
 /// How long a connection may take to open.
@@ -52,6 +53,22 @@ const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::
 /// How long a request waits for the client of the other store's samples, which the start of a run
 /// brings.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The cache that has a link, as the link needs it.
+pub(super) trait LinkedCache: Send + Sync {
+    /// The present jobs.
+    fn jobs(&self) -> Vec<Arc<SharedJob>>;
+
+    /// How fast storage is here, next to one of the other stores.
+    fn storage_pace(&self) -> StoragePace;
+
+    /// Notes whether a node keeps a dataset. If not, its part is read and kept here.
+    fn answered(&self, node: &str, dataset: &Arc<SharedDataset>, refused: Option<&str>);
+
+    /// The part of an order that another store owns. `None` if that is not in the roster. Visits
+    /// each sample of the order.
+    fn part_of(&self, instance: &str, dataset: &SharedDataset, order: &EpochOrder) -> Option<Vec<u8>>;
+}
 
 /// What a link needs.
 #[derive(Clone, Debug)]
@@ -125,7 +142,11 @@ impl std::fmt::Debug for NodeLink {
 }
 
 impl NodeLink {
-    pub(super) fn start(settings: LinkSettings, cluster: Weak<ClusterCache>, runtime: &Handle) -> Arc<Self> {
+    pub(super) fn start(
+        settings: LinkSettings,
+        cluster: Weak<dyn LinkedCache>,
+        runtime: &Handle,
+    ) -> Arc<Self> {
         let LinkSettings { own, other, is_of_plan, peer } = settings;
         let (commands, received) = mpsc::unbounded_channel();
         let (numbers, is_open, is_alive, pace) = Default::default();
@@ -278,7 +299,7 @@ struct SentJob {
 /// The task of a session.
 struct LinkTask {
     link: Weak<NodeLink>,
-    cluster: Weak<ClusterCache>,
+    cluster: Weak<dyn LinkedCache>,
     own: StoreName,
     /// That of the other store.
     instance: String,
@@ -529,17 +550,16 @@ impl LinkTask {
 
     /// Sends the other store its parts of all orders of a job that are known.
     async fn send_orders(&self, to: &OtherStore, job: &Arc<SharedJob>) -> Result<(), WireError> {
-        let Some(view) = self.cluster.upgrade().map(|cluster| cluster.view()) else { return Ok(()) };
-        let Some(own) = view.position(&self.instance) else { return Ok(()) };
+        let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
         for order in job.orders() {
             let Some(dataset) = job.dataset(order.dataset).cloned() else { continue };
-            let (of_part, view) = (Arc::clone(&order), Arc::clone(&view));
+            let (of_part, cluster, instance) =
+                (Arc::clone(&order), Arc::clone(&cluster), self.instance.clone());
             let dividing = over_samples(order.samples.len() as u64, move || {
-                let owner = |sample| view.owner(&dataset, sample);
-                let mut parts = of_part.divided(1, |sample| (owner(sample) == Some(own)).then_some(0));
-                parts.pop().unwrap_or_default()
+                cluster.part_of(&instance, &dataset, &of_part)
             });
-            let Some(part) = dividing.await else { return Ok(()) };
+            // Without a part, the other store has left the roster meanwhile.
+            let Some(Some(part)) = dividing.await else { return Ok(()) };
             to.order(job.number, &order, &part).await?;
         }
         Ok(())

@@ -24,6 +24,7 @@
 mod addresses;
 mod link;
 mod messages;
+mod names;
 mod orders;
 mod owners;
 mod pace;
@@ -33,73 +34,39 @@ mod serving;
 mod shared_dataset;
 #[cfg(test)]
 mod simulation;
+mod work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread_connection::{Address, Identity, Token, Transport, WireProtection};
+use foreread_connection::Address;
 use foreread_peer::{PeerClientFactory, StorePeer};
 use foreread_planner::Owners;
 use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
 use foreread_store::{NodeStore, StoreJob};
-use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, TierError};
+use foreread_tier::{Buffers, OpenContext, ReadFuture};
 use foreread_types::{DatasetId, SampleId, Tick};
 use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::link::{LinkCommand, LinkSettings, NodeLink};
+use self::link::{LinkCommand, LinkSettings, LinkedCache, NodeLink};
+pub use self::names::{ClusterMember, StoreName, text_hash};
 use self::orders::SharedJob;
 use self::owners::{DatasetOwners, SampleOwners};
 use self::pace::StoragePace;
 pub use self::reader::ClusterReader;
 use self::roster::{ClusterView, ViewedNode};
-pub use self::roster::{Roster, RosterNode, text_hash};
+pub use self::roster::{Roster, RosterNode};
 use self::serving::run_of;
 pub use self::serving::{LinkedJobs, ShareServer, ShareService};
 pub use self::shared_dataset::SharedDataset;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What a store is called.
-#[derive(Clone, Debug)]
-pub struct StoreName {
-    /// The name of its node.
-    pub node: String,
-    /// The name that no other store has.
-    pub instance: String,
-}
-
-impl StoreName {
-    /// The seed of the pauses of this store's connections to another one.
-    fn seed_to(&self, other: &Self) -> u64 {
-        text_hash(&self.instance) ^ text_hash(&other.instance).rotate_left(1)
-    }
-}
-
-/// Who this agent is for the others.
-#[derive(Clone, Debug)]
-pub struct ClusterMember {
-    /// Proves that it belongs to the cluster.
-    pub identity: Identity,
-    /// What its store is called.
-    pub own: StoreName,
-    /// How samples between agents are protected. Equal on all of them.
-    pub wire: WireProtection,
-    /// The sockets of the machine, or a network of tests.
-    pub network: Arc<dyn Transport>,
-}
-
-impl ClusterMember {
-    /// What all agents of the token are called together.
-    fn cluster_name(&self) -> String {
-        format!("cluster {}", Token::seal([&self.identity.token], b"name of the cluster"))
-    }
-}
 
 /// The stores of a job, in the order of its plan.
 pub(crate) struct JobStores {
@@ -208,22 +175,9 @@ impl ClusterCache {
 
     fn apply_to(&self, dataset: &Arc<SharedDataset>, view: &ClusterView) {
         if let Some(id) = dataset.id() {
-            let owners = DatasetOwners::new(view, dataset);
+            let owners = DatasetOwners::new(&view.owners, view.others(), dataset);
             self.store.set_owners(id, owners.map(|owners| Arc::new(owners) as _));
         }
-    }
-
-    /// Notes whether a node keeps a dataset. If not, its part is read and kept here.
-    fn answered(&self, node: &str, dataset: &Arc<SharedDataset>, refused: Option<&str>) {
-        if !dataset.set_refused(node, refused.is_some()) {
-            return;
-        }
-        match refused {
-            Some(why) => tracing::warn!(node, why, "another node keeps no samples of a dataset"),
-            None => tracing::info!(node, "another node keeps samples of a dataset now"),
-        }
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        self.apply_to(dataset, &self.view());
     }
 
     /// Applies a roster. The first one with other nodes visits each sample of each dataset, so it
@@ -248,7 +202,7 @@ impl ClusterCache {
             peer.set_client(clients.with_wire(member.wire).remote(rank, addresses));
             let own = member.own.clone();
             let settings = LinkSettings { own, other, is_of_plan: false, peer };
-            NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
+            NodeLink::start(settings, self.own.clone(), &self.context.runtime)
         };
         let view = ClusterView::hashed(roster, &member.own.instance, &before, link);
         tracing::info!(nodes = view.nodes.len(), "the agents of the cluster have changed");
@@ -276,7 +230,7 @@ impl ClusterCache {
             let StoreName { node, instance } = other.clone();
             let link = peer.zip(of_own.clone()).map(|(peer, own)| {
                 let settings = LinkSettings { own, other, is_of_plan: true, peer };
-                NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
+                NodeLink::start(settings, self.own.clone(), &self.context.runtime)
             });
             ViewedNode { node: RosterNode { node, instance, ..RosterNode::default() }, link }
         };
@@ -354,24 +308,6 @@ impl ClusterCache {
         }
     }
 
-    /// How fast storage is here, next to one of the other stores.
-    fn storage_pace(&self) -> StoragePace {
-        let stores = self.view().links().count().max(1) as u64;
-        let (patience, is_relayed) = {
-            let state = self.lock();
-            let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
-            (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
-        };
-        // What an agent has in memory says nothing about storage.
-        let rate = self.store.origin_rate().filter(|_| !is_relayed).map(|rate| rate / stores);
-        // A node whose storage waits for a silent server is waited for as long.
-        StoragePace { wait: self.store.origin_wait().max(patience), rate }
-    }
-
-    fn jobs(&self) -> Vec<Arc<SharedJob>> {
-        self.lock().jobs.values().cloned().collect()
-    }
-
     /// Reads a sample from its owner, for the use of a job. `None` if that is not reached.
     fn read(
         &self,
@@ -391,28 +327,47 @@ impl ClusterCache {
     }
 }
 
+impl LinkedCache for ClusterCache {
+    fn jobs(&self) -> Vec<Arc<SharedJob>> {
+        self.lock().jobs.values().cloned().collect()
+    }
+
+    fn storage_pace(&self) -> StoragePace {
+        let stores = self.view().links().count().max(1) as u64;
+        let (patience, is_relayed) = {
+            let state = self.lock();
+            let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
+            (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
+        };
+        // What an agent has in memory says nothing about storage.
+        let rate = self.store.origin_rate().filter(|_| !is_relayed).map(|rate| rate / stores);
+        // A node whose storage waits for a silent server is waited for as long.
+        StoragePace { wait: self.store.origin_wait().max(patience), rate }
+    }
+
+    fn answered(&self, node: &str, dataset: &Arc<SharedDataset>, refused: Option<&str>) {
+        if !dataset.set_refused(node, refused.is_some()) {
+            return;
+        }
+        match refused {
+            Some(why) => tracing::warn!(node, why, "another node keeps no samples of a dataset"),
+            None => tracing::info!(node, "another node keeps samples of a dataset now"),
+        }
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.apply_to(dataset, &self.view());
+    }
+
+    fn part_of(&self, instance: &str, dataset: &SharedDataset, order: &EpochOrder) -> Option<Vec<u8>> {
+        let view = self.view();
+        let other = view.position(instance)?;
+        let is_of_other = |sample| (view.owner(dataset, sample) == Some(other)).then_some(0);
+        order.divided(1, is_of_other).pop()
+    }
+}
+
 /// Waits until other stores know jobs, or are not reached.
 async fn wait_until_known(jobs: Vec<oneshot::Receiver<()>>, at_most: Duration) {
     if timeout(at_most, join_all(jobs)).await.is_err() {
         tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
     }
-}
-
-/// The most samples that are visited on a runtime's thread.
-const FEW_SAMPLES: u64 = 1 << 14;
-
-/// Does work that visits so many samples, not on a runtime's thread if they are many. `None` if it
-/// has panicked.
-async fn over_samples<T: Send + 'static>(
-    samples: u64,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    match samples {
-        ..=FEW_SAMPLES => Some(work()),
-        _ => tokio::task::spawn_blocking(work).await.ok(),
-    }
-}
-
-fn absent() -> TierError {
-    TierError::new(ErrorKind::Absent, "cluster").with_detail("its owner is not reached")
 }

@@ -17,8 +17,7 @@ use foreread_planner::{HashedOwners, NodeOwner, NodeOwners, Owners};
 use foreread_store::NodeStore;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
-use super::roster::ClusterView;
-use super::shared_dataset::SharedDataset;
+use super::shared_dataset::{BucketSizes, SharedDataset};
 
 /// The owners among the stores of a roster. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,23 +48,6 @@ impl SampleOwners {
     }
 }
 
-/// The samples of each bucket of [`HashedOwners`], and the bytes that they take in a store.
-#[derive(Debug)]
-pub(super) struct BucketSizes(Box<[(u32, u64)]>);
-
-impl BucketSizes {
-    /// Those of a dataset. Visits all of its samples.
-    pub(super) fn of(dataset: &SharedDataset) -> Self {
-        let mut sums = vec![(0_u32, 0_u64); HashedOwners::BUCKETS].into_boxed_slice();
-        for sample in (0..dataset.sizes.len()).map(SampleId) {
-            let (samples, bytes) = &mut sums[HashedOwners::bucket(dataset.hash, dataset.unit(sample))];
-            *samples += 1;
-            *bytes += NodeStore::FOOTPRINT.of(dataset.sizes.bytes(sample));
-        }
-        Self(sums)
-    }
-}
-
 /// The owners of a dataset's samples, as this store sees them.
 #[derive(Debug)]
 pub(super) struct DatasetOwners {
@@ -78,19 +60,24 @@ pub(super) struct DatasetOwners {
 }
 
 impl DatasetOwners {
-    /// Those of a roster. `None` if this store owns all samples.
-    pub(super) fn new(view: &ClusterView, dataset: &Arc<SharedDataset>) -> Option<Self> {
+    /// Those among these stores, each by the name of its node, `None` for this one. `None` if this
+    /// store owns all samples.
+    pub(super) fn new<'a>(
+        owners: &SampleOwners,
+        others: impl Iterator<Item = Option<&'a str>>,
+        dataset: &Arc<SharedDataset>,
+    ) -> Option<Self> {
         let owner = |other: Option<&str>| match other {
             Some(other) if !dataset.is_refused(other) => NodeOwner::Other,
             _ => NodeOwner::This,
         };
-        let stores: Vec<NodeOwner> = view.others().map(owner).collect();
-        let is_needed = match view.owners {
+        let stores: Vec<NodeOwner> = others.map(owner).collect();
+        let is_needed = match owners {
             SampleOwners::Hashed(_) => stores.contains(&NodeOwner::Other),
             // A plan may leave samples without an owner.
             SampleOwners::Planned(..) => true,
         };
-        is_needed.then(|| Self::of(view.owners.clone(), stores, dataset))
+        is_needed.then(|| Self::of(owners.clone(), stores, dataset))
     }
 
     fn of(owners: SampleOwners, stores: Vec<NodeOwner>, dataset: &Arc<SharedDataset>) -> Self {

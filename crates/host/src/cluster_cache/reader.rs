@@ -8,8 +8,9 @@ use foreread_tier::ReadFuture;
 use foreread_types::{SampleId, Tick};
 use futures::future::BoxFuture;
 
+use super::ClusterCache;
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, absent};
+use super::work::absent;
 
 /// The reader of a dataset in a store that may be a part of a cluster's cache.
 #[derive(Debug)]

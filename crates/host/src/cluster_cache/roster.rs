@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use foreread_planner::{HashedOwners, OwnerNode};
-use foreread_types::{SampleId, mix};
+use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
 
 use super::link::NodeLink;
+use super::names::text_hash;
 use super::owners::SampleOwners;
 use super::shared_dataset::SharedDataset;
 
@@ -41,11 +42,6 @@ impl RosterNode {
         let bytes = if self.is_leaving { 0 } else { self.memory.saturating_add(self.disk) };
         OwnerNode { name: text_hash(&self.node), bytes }
     }
-}
-
-/// A hash of a text that is equal on all nodes.
-pub fn text_hash(text: &str) -> u64 {
-    text.bytes().fold(text.len() as u64, |hash, byte| mix(hash ^ u64::from(byte)))
 }
 
 /// A roster in force.

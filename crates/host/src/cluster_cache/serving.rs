@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 use super::addresses::own_addresses;
 use super::link::BOUNDS;
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, OPEN, OPENED, Open, VERSIONS};
-use super::{ClusterMember, StoreName};
+use super::names::{ClusterMember, StoreName};
 use crate::connections::MAX_DATASETS;
 use crate::error::HostError;
 use crate::json::{decoded, encoded};

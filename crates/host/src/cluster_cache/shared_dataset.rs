@@ -6,10 +6,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
+use foreread_planner::HashedOwners;
+use foreread_store::NodeStore;
 use foreread_types::{DatasetId, SampleId, Sizes};
 
-use super::owners::BucketSizes;
-use super::roster::text_hash;
+use super::names::text_hash;
 
 /// A dataset of this agent.
 #[derive(Debug)]
@@ -88,5 +89,22 @@ impl SharedDataset {
     pub(super) fn is_refused(&self, node: &str) -> bool {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         !refused.is_empty() && refused.contains(node)
+    }
+}
+
+/// The samples of each bucket of [`HashedOwners`], and the bytes that they take in a store.
+#[derive(Debug)]
+pub(super) struct BucketSizes(pub(super) Box<[(u32, u64)]>);
+
+impl BucketSizes {
+    /// Those of a dataset. Visits all of its samples.
+    fn of(dataset: &SharedDataset) -> Self {
+        let mut sums = vec![(0_u32, 0_u64); HashedOwners::BUCKETS].into_boxed_slice();
+        for sample in (0..dataset.sizes.len()).map(SampleId) {
+            let (samples, bytes) = &mut sums[HashedOwners::bucket(dataset.hash, dataset.unit(sample))];
+            *samples += 1;
+            *bytes += NodeStore::FOOTPRINT.of(dataset.sizes.bytes(sample));
+        }
+        Self(sums)
     }
 }

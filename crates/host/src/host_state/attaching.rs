@@ -1,11 +1,10 @@
 //! Jobs that attach to an agent, of its own node and of others, and that leave.
 
-use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use foreread_open::size::ByteSize;
 use foreread_store::attach::{Attach, Attached, DatasetAnswer};
-use foreread_store::{ConnectionId, StoreCounts, StoreJob};
+use foreread_store::{ConnectionId, StoreJob};
 use foreread_tier::TierError;
 use foreread_types::DatasetId;
 
@@ -30,12 +29,12 @@ impl HostState {
         if attach.name.len() > MAX_NAME {
             attach.name.clear();
         }
-        let is_remote = self.lock().get(&connection).is_some_and(|there| there.node.is_some());
-        let is_new = self.job(connection).is_none() && !is_remote;
+        let is_remote = self.jobs.lock().get(&connection).is_some_and(|there| there.node.is_some());
+        let is_new = self.jobs.job(connection).is_none() && !is_remote;
         if is_new && self.control_status().is_some_and(|control| control.is_draining) {
             return Err(invalid("this node takes no new jobs: it is being drained"));
         }
-        let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
+        let catalogs = self.jobs.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
         let (mut datasets, mut answers, mut shared, mut numbers) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
@@ -77,7 +76,7 @@ impl HostState {
         let is_complete = !answer.datasets.contains(&DatasetAnswer::CatalogNeeded);
         if let Some(job) = job.filter(|_| !is_remote && is_complete) {
             self.cluster.begin_job(job, &attach, &datasets).await;
-            if self.job(connection).is_none() {
+            if self.jobs.job(connection).is_none() {
                 // It has left meanwhile.
                 self.cluster.end_job(job);
             }
@@ -94,9 +93,9 @@ impl HostState {
         is_remote: bool,
     ) -> Option<StoreJob> {
         // Held until the job is known: a change of the policy meanwhile would miss it.
-        let policy = self.lock_policy();
+        let policy = self.policy.lock();
         let weight = scaled(policy.policy.job_weight(&attach.name));
-        let mut connections = self.lock();
+        let mut connections = self.jobs.lock();
         let there = connections.get_mut(&connection)?;
         let before = there.attached.take().map(|before| before.job);
         let is_ordered = attach.is_ordered;
@@ -113,39 +112,15 @@ impl HostState {
         Some(job)
     }
 
-    /// What was read from storage for jobs of other nodes so far.
-    pub(crate) fn reads_for_others(&self) -> StoreCounts {
-        let connections = self.lock();
-        let linked = connections.values().filter(|there| there.node.is_some());
-        let jobs = linked.filter_map(|there| there.attached.as_ref());
-        let ended = *self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.map(|job| self.store.job_counts(job.job)).fold(ended, |sum, counts| StoreCounts {
-            requests: sum.requests + counts.requests,
-            read_bytes: sum.read_bytes + counts.read_bytes,
-            ..sum
-        })
-    }
-
+    /// A connection has ended, and its job.
     pub(crate) fn disconnected(&self, connection: ConnectionId) {
-        let mut connections = self.lock();
-        let left = connections.remove(&connection);
-        let is_linked = left.as_ref().is_some_and(|left| left.node.is_some());
-        let job = left.and_then(|left| left.attached);
-        if let Some(job) = job.as_ref().filter(|_| is_linked) {
-            let counts = self.store.job_counts(job.job);
-            let mut ended = self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.requests += counts.requests;
-            ended.read_bytes += counts.read_bytes;
-        }
-        // A report meanwhile would count its reads neither here nor there.
-        drop(connections);
-        if let Some(job) = job {
+        if let Some(job) = self.jobs.remove(connection, &self.store) {
             self.store.end_job(job.job);
             self.cluster.end_job(job.job);
             self.datasets.note_use(job.used_datasets());
-            self.apply_to_datasets(&self.lock_policy().policy);
+            self.apply_to_datasets(&self.policy.lock().policy);
             self.note_disk_uses();
-            *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            self.jobs.note_left();
         }
     }
 
@@ -153,11 +128,11 @@ impl HostState {
     fn lacks_memory(&self, dataset: &KnownDataset, with: &[Option<DatasetId>]) -> Option<String> {
         let needs = dataset.hosted.needs();
         let is_other = |other: &&KnownDataset| {
-            other.id != dataset.id && (with.contains(&Some(other.id)) || self.is_used(other.id))
+            other.id != dataset.id && (with.contains(&Some(other.id)) || self.jobs.uses(other.id))
         };
         let all = self.datasets.all();
         let others = all.iter().filter(is_other).map(|other| other.hosted.needs()).sum::<u64>();
-        let cap = self.lock_policy().policy.dataset(&dataset.url, u64::MAX).1.cap;
+        let cap = self.policy.lock().policy.dataset(&dataset.url, u64::MAX).1.cap;
         let memory = self.memory().saturating_sub(others).min(cap);
         let why = || {
             let (needs, memory) = (ByteSize(needs), ByteSize(memory));

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use foreread_tier::{ErrorKind, TierError};
 use rustix::io::Errno;
 
-use crate::core::is_on_this_machine;
+use crate::file_system::is_on_this_machine;
 
 /// The tier's name in messages.
 pub(crate) const NAME: &str = "local";

@@ -29,6 +29,7 @@ mod descriptors;
 pub mod disk;
 mod error;
 mod file_reader;
+mod file_system;
 mod jobs;
 mod list_retry;
 mod lister;
@@ -39,8 +40,9 @@ mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
-pub use core::{LocalOrigin, is_on_this_machine};
+pub use core::LocalOrigin;
 pub use disk::{DiskConfig, DiskTier};
+pub use file_system::is_on_this_machine;
 pub use foreread_tier::{ReplaceableThrough, is_private_directory, replaceable_through};
 pub use lister::ListThreads;
 pub use page_cache::{PageCacheCounts, PageCacheReader};

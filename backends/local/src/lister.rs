@@ -27,9 +27,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
-use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
 use crate::file_reader::check_path;
+use crate::file_system::is_on_this_machine;
 use crate::jobs::lock;
 use crate::list_retry::ListRetry;
 use crate::place::{self, ChangeTimes};

@@ -30,7 +30,7 @@ use foreread_tier::{FileChange, Version, unix_nanoseconds};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::core::is_on_this_machine;
+use crate::file_system::is_on_this_machine;
 
 /// The limit for images on file systems that are images themselves.
 const MAX_DEPTH: u32 = 4;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::directory::{CacheDirectory, lock};
-use crate::host::has_runs;
+use crate::run_directory::has_runs;
 
 /// A cache of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foreread_local::disk::SharedRoom;
 use serde::{Deserialize, Serialize};
 
+use crate::copy_store::CopyStore;
 use crate::directory::{CacheDirectory, lock};
 use crate::error::FileCacheError;
-use crate::host::{Host, has_runs, is_alive, runs};
+use crate::host::Host;
 use crate::host_state::{HostCounts, footprint};
 use crate::report::RunCounts;
-use crate::run::{CheckOriginals, CopyStore, RunSettings, Takeover};
+use crate::run::Takeover;
+use crate::run_directory::{has_runs, is_alive, runs};
+use crate::settings::{CheckOriginals, RunSettings};
 use crate::table::Table;
 use crate::trace::Trace;
 use crate::writes::WriteBudget;

@@ -7,18 +7,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foreread_local::is_on_this_machine;
 use foreread_preload::layout::{OpenKind, Watch};
 
 use crate::adoption::{EarlierCopies, believe, is_right, sweep};
 use crate::copying::{CopyFailure, copy, remove_copy};
-use crate::directory::{CacheDirectory, lock, open_lock};
+use crate::directory::CacheDirectory;
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, MOST_ASKED, footprint};
@@ -26,7 +24,8 @@ use crate::listing::{ListedFile, Lists, is_dataset};
 use crate::orders::follow_epochs;
 use crate::original::{Original, Unfit, identity_of};
 use crate::root::own_rights;
-use crate::run::{RunSettings, read_names};
+use crate::run_directory::{has_runs, is_alive, read_names, runs};
+use crate::settings::RunSettings;
 use crate::table::{NewTable, RootName, Table};
 use crate::trace::Trace;
 
@@ -123,10 +122,6 @@ fn device_of_files(directory: &Path) -> Result<u64, FileCacheError> {
     made.map_err(|error| FileCacheError::system("make", &path, error))
 }
 
-pub(crate) fn is_local(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| is_on_this_machine(file.as_fd()))
-}
-
 impl Host {
     /// Becomes the host of a cache, whose lock this process has.
     pub(crate) fn start(cache: &CacheDirectory, settings: &RunSettings) -> Result<Self, FileCacheError> {
@@ -138,7 +133,7 @@ impl Host {
         // Programs of other runs have the table mapped.
         let is_in_use = has_runs(cache);
         let key = earlier_table.as_ref().map_or_else(random_key, Table::key);
-        let checks = settings.check.of(settings.roots.iter().any(|root| is_local(&root.target)));
+        let checks = settings.checks_originals();
         let in_use = earlier_table.filter(|_| is_in_use);
         let mut datasets = in_use.as_ref().map(Table::datasets).unwrap_or_default();
         for root in &settings.roots {
@@ -240,22 +235,6 @@ impl Host {
 fn random_key() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-/// The runs of a cache whose processes live.
-pub(crate) fn has_runs(cache: &CacheDirectory) -> bool {
-    runs(cache).any(|run| is_alive(&run))
-}
-
-pub(crate) fn runs(cache: &CacheDirectory) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(cache.runs()).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.extension().is_none())
-}
-
-/// Whether the process of a run has its lock. That of this process counts as alive, too.
-pub(crate) fn is_alive(run: &Path) -> bool {
-    // Opened apart, so this process's own lock is seen as well.
-    open_lock(&run.join("lock")).is_ok_and(|file| !lock(&file, false))
 }
 
 /// Takes the files of all datasets.
@@ -586,11 +565,4 @@ fn look_at_renames(shared: &HostShared, since: &mut Option<Instant>) {
         state.doubt_all();
         state.table.seen(begun);
     }
-}
-
-/// The identity of a dataset's directory, so that a missing one is an error at the start.
-pub(crate) fn check_root(root: &Path) -> Result<(), FileCacheError> {
-    identity_of(root).map(|_| ()).ok_or_else(|| {
-        FileCacheError::new(crate::FileCacheErrorKind::Invalid, format!("there is no {}", root.display()))
-    })
 }

@@ -32,6 +32,7 @@
 
 mod adoption;
 mod caches;
+mod copy_store;
 mod copying;
 mod directory;
 mod error;
@@ -49,15 +50,19 @@ mod recognition;
 mod report;
 mod root;
 mod run;
+mod run_directory;
+mod settings;
 mod table;
 mod trace;
 mod writes;
 
 pub use caches::{FileCacheEntry, file_caches, remove_file_cache};
+pub use copy_store::{CopyStore, memory_directory, node_of};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
 pub use original::settle_after;
 pub use report::{OriginalReason, RunCounts, RunReport};
-pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
+pub use run::FileRun;
+pub use settings::{CheckOriginals, FileOrder, RunSettings};
 pub use writes::WriteBudget;

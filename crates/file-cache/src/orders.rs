@@ -7,7 +7,7 @@ use foreread_planner::FIRST_USES;
 
 use crate::host::HostShared;
 use crate::recognition::{RecognisedOrder, Recognition, by_path, common_directory};
-use crate::run::FileOrder;
+use crate::settings::FileOrder;
 
 /// How often the epoch is looked at.
 const POLL: Duration = Duration::from_millis(10);

@@ -41,7 +41,7 @@ use foreread_types::{DatasetId, Rank, Sizes};
 
 use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// The largest block, in bytes.
 pub const MAX_BLOCK_BYTES: u64 = 8 << 20;

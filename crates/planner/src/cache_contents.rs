@@ -8,7 +8,7 @@
 
 use foreread_types::SampleKey;
 
-use crate::cluster::LevelIndex;
+use crate::level::LevelIndex;
 use crate::owners::{NO_OWNER, PackedOwner, pack, unpack};
 
 /// The store that holds each sample at the start.

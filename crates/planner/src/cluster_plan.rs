@@ -23,14 +23,15 @@ use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId
 
 use crate::assign::{DatasetSamples, assign};
 use crate::block_owners::BlockRanges;
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::cluster_traffic::{ClusterTraffic, StoreHolding, expect_copies};
 use crate::copies::{CopyChooser, SecondCopy, StoreCopies};
 use crate::demand::{Demand, EpochDemand, Scope, UseCounts, check};
 use crate::error::{PlanError, PlanReason};
-use crate::forecast::{Amount, EpochForecast, narrow};
+use crate::forecast::{Amount, EpochForecast};
 use crate::free_space::FreeSpace;
 use crate::knapsack::{LevelFill, worth};
+use crate::level::{LevelIndex, MAX_LEVELS};
 use crate::lower_bound::LowerBound;
 use crate::owners::{DatasetOwners, NO_OWNER, Owners, PackedOwner, SampleOwner, pack, unpack};
 use crate::placement::{LevelTable, Placement};
@@ -39,6 +40,7 @@ use crate::readers::{first, repeated};
 use crate::rule::OwnerRule;
 use crate::server_times::ServerGain;
 use crate::slow_levels::{self, SlowLevels};
+use crate::wide::narrow;
 
 /// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
 /// it before they compare plans.

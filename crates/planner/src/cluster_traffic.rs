@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use foreread_oracle::Run;
 
-use crate::cluster::{Cluster, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::cluster_plan::new_bytes;
 use crate::copies::{ForeignUses, expected};
 use crate::demand::{Demand, EpochDemand};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, uses_by_epoch};
 use crate::knapsack::LevelFill;
+use crate::level::MAX_LEVELS;
 use crate::server_times::ServerTimes;
+use crate::wide::narrow;
 
 /// The content of one store, and its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

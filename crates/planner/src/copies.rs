@@ -20,13 +20,14 @@ use foreread_oracle::Run;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
 use crate::assign::DatasetSamples;
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::error::{PlanError, PlanReason};
-use crate::forecast::narrow;
 use crate::knapsack::LevelFill;
+use crate::level::{LevelIndex, MAX_LEVELS};
 use crate::owners::{PackedOwner, unpack};
 use crate::placement::LevelTable;
 use crate::readers::{cost, list, used, walk};
+use crate::wide::narrow;
 
 /// Positions of orders that are computed to fill stores: two thirds of a second with shuffled
 /// orders.

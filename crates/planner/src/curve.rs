@@ -7,7 +7,7 @@
 //! are the same on every machine.
 
 use crate::error::PlanReason;
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// Bytes per second by parallelism: threads, readers, clients.
 ///

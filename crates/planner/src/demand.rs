@@ -21,7 +21,7 @@ use foreread_oracle::{Pass, Phase, Run};
 use foreread_types::{DatasetId, SampleId, Sizes};
 
 use crate::error::{PlanError, PlanReason};
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// Passes over larger datasets are estimated. Counting takes 8 bytes per sample, here 2 GiB.
 const MAX_COUNTED_SAMPLES: u64 = 1 << 28;

@@ -21,8 +21,10 @@ use std::fmt;
 
 use foreread_oracle::Run;
 
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
+use crate::level::{LevelIndex, MAX_LEVELS};
+use crate::wide::{narrow, share};
 
 /// A number of samples and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -260,15 +262,4 @@ pub(crate) fn uses_by_epoch(run: &Run, datasets: &[Amount], ranks: u32) -> Vec<(
         }
     }
     epochs
-}
-
-/// `of * part / whole`, rounded down. Rounded twice if the product does not fit.
-pub(crate) fn share(of: u128, part: u128, whole: u128) -> u128 {
-    let whole = whole.max(1);
-    of.checked_mul(part).map_or_else(|| (of / whole).saturating_mul(part), |product| product / whole)
-}
-
-/// Converts to 64 bits. Saturates.
-pub(crate) fn narrow(value: u128) -> u64 {
-    u64::try_from(value).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,8 @@
 
 use foreread_types::Footprint;
 
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::cluster::Cluster;
+use crate::level::{LevelIndex, MAX_LEVELS};
 
 pub(crate) struct FreeSpace {
     /// By store and level.

@@ -19,13 +19,14 @@
 
 use foreread_types::{Footprint, SampleId, Sizes};
 
-use crate::cluster::{CacheStore, LevelIndex, MAX_LEVELS};
+use crate::cluster::CacheStore;
 use crate::demand::{Demand, UseCounts};
 use crate::error::PlanReason;
-use crate::forecast::narrow;
+use crate::level::{LevelIndex, MAX_LEVELS};
 use crate::origin::Origin;
 use crate::placement::LevelTable;
 use crate::servers::{OriginServers, by_remaining_time};
+use crate::wide::narrow;
 
 /// The result of the choice.
 pub(crate) struct Knapsack {

@@ -49,6 +49,7 @@ mod forecast;
 mod free_space;
 mod hashed_owners;
 mod knapsack;
+mod level;
 mod local_plan;
 mod locality;
 mod lower_bound;
@@ -69,11 +70,12 @@ mod shared_miss;
 mod slow_levels;
 mod unit_reads;
 mod wear;
+mod wide;
 
 pub use block_owners::BlockRanges;
 pub use block_reads::{MAX_BLOCK_BYTES, block_bytes, cluster_block_bytes};
 pub use cache_contents::CacheContents;
-pub use cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS, Network, Ranks, Trainer};
+pub use cluster::{CacheStore, Cluster, Network, Ranks, Trainer};
 pub use cluster_plan::{
     ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies, plan_cluster_in_blocks,
 };
@@ -85,6 +87,7 @@ pub use fair_shares::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users}
 pub use file_choice::{FileChoice, FileCopy};
 pub use forecast::{Amount, EpochForecast, Resource};
 pub use hashed_owners::{HashedOwners, OwnerNode};
+pub use level::{Level, LevelIndex, MAX_LEVELS};
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};

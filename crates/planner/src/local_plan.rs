@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use foreread_types::SampleKey;
 
-use crate::cluster::LevelIndex;
 use crate::cluster_plan::ClusterPlan;
+use crate::level::LevelIndex;
 use crate::plan::{LevelPlan, Plan};
 use crate::retention::Retention;
 

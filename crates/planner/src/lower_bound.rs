@@ -20,7 +20,7 @@ use foreread_types::Sizes;
 
 use crate::demand::{Demand, EpochDemand, Scope};
 use crate::error::PlanError;
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// The formula: the lower bound of origin bytes with caches of `capacity` bytes. Saturates at
 /// `u64::MAX`.

@@ -2,7 +2,7 @@
 
 use crate::curve::{Curve, transfer_ns};
 use crate::error::PlanReason;
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// The slow shared storage, as its clients see it.
 ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foreread_oracle::Fingerprinter;
 use foreread_types::SampleKey;
 
-use crate::cluster::LevelIndex;
+use crate::level::LevelIndex;
 use crate::rule::OwnerRule;
 
 /// The owner of a sample.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foreread_oracle::Fingerprinter;
 use foreread_types::{SampleId, SampleKey};
 
-use crate::cluster::{LevelIndex, MAX_LEVELS};
+use crate::level::{LevelIndex, MAX_LEVELS};
 
 const PER_WORD: u64 = u64::BITS as u64 / 2;
 

@@ -7,11 +7,11 @@ use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{DatasetId, Fingerprint, SampleKey, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS};
+use crate::cluster::{CacheStore, Cluster};
 use crate::demand::{Demand, EpochDemand, Scope};
 use crate::error::{PlanError, PlanReason};
-use crate::forecast::{narrow, share};
 use crate::knapsack::{self, LevelFill};
+use crate::level::{Level, LevelIndex, MAX_LEVELS};
 use crate::lower_bound::LowerBound;
 use crate::placement::Placement;
 use crate::predict::predict;
@@ -19,6 +19,7 @@ use crate::retention::{self, Retention, ThresholdForecast};
 use crate::server_times::{ServerGain, ServerTimes};
 use crate::servers::OriginServers;
 use crate::slow_levels;
+use crate::wide::{narrow, share};
 
 /// The location of samples for the rest of a run, and the cost. Equal inputs give equal plans.
 /// Cheap to clone.

@@ -2,11 +2,13 @@
 
 use foreread_oracle::Run;
 
-use crate::cluster::{Cluster, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::error::{PlanError, PlanReason};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, uses_by_epoch};
+use crate::level::MAX_LEVELS;
 use crate::plan::Plan;
 use crate::retention::Retention;
+use crate::wide::narrow;
 
 /// Predicts every epoch of the rest of `run` under `plan`, for its rank alone.
 ///

@@ -143,7 +143,7 @@ mod tests {
     use foreread_oracle::{Deal, Phase, PhaseKind, Sampler, Schedule, Sequential, Shuffle, Weighted};
 
     use super::*;
-    use crate::cluster::LevelIndex;
+    use crate::level::LevelIndex;
     use crate::owners::pack;
 
     fn run(sampler: Arc<dyn Sampler>, drop_last: bool) -> Run {

@@ -18,7 +18,7 @@ use std::fmt;
 use foreread_oracle::{Dealing, Fingerprinter, Order, OrderInverse};
 use foreread_types::{Fingerprint, Rank, SampleId};
 
-use crate::cluster::{LevelIndex, MAX_LEVELS};
+use crate::level::{LevelIndex, MAX_LEVELS};
 
 /// The rule of one dataset.
 #[derive(Clone)]

@@ -14,8 +14,9 @@ use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
 
 use crate::demand::Demand;
-use crate::forecast::{Amount, EpochForecast, Resource, narrow, share};
+use crate::forecast::{Amount, EpochForecast, Resource};
 use crate::servers::OriginServers;
+use crate::wide::{narrow, share};
 
 /// A placement by server must shorten epochs to this part of their time without it.
 const PAYS: (u128, u128) = (9, 10);

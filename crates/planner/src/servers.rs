@@ -22,7 +22,7 @@ use foreread_types::SampleId;
 
 use crate::curve::transfer_ns;
 use crate::error::PlanReason;
-use crate::forecast::narrow;
+use crate::wide::narrow;
 
 /// The speed of one storage server, as one rank sees it with its usual number of parallel reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -15,10 +15,11 @@
 use foreread_oracle::Run;
 use foreread_types::Sizes;
 
-use crate::cluster::{Cluster, Level, MAX_LEVELS};
+use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
-use crate::forecast::narrow;
+use crate::level::{Level, MAX_LEVELS};
 use crate::origin::Origin;
+use crate::wide::narrow;
 
 /// By store, the levels that stay empty.
 pub(crate) type SlowLevels = Vec<[bool; MAX_LEVELS]>;

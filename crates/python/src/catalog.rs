@@ -8,13 +8,13 @@ use foreread::Loader;
 use foreread::SampleId;
 use foreread::dataset::{FormatOptions, Grouping, IndexOptions, IndexProgress, SplitOptions};
 use foreread::table::{TableOptions, requested_table};
-use pyo3::exceptions::{PyImportError, PyIndexError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
-use crate::{files, interrupt, loader, logs, process_local, settings, tables, values};
+use crate::{files, interrupt, logs, process_local, settings, tables, values};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
@@ -54,7 +54,7 @@ impl PyCatalog {
     fn row<'py>(&self, py: Python<'py>, id: SampleId) -> PyResult<Bound<'py, PyDict>> {
         let (catalog, row) = (self.catalog(), PyDict::new(py));
         row.set_item("index", id.0)?;
-        row.set_item("path", path_of(catalog, id)?)?;
+        row.set_item("path", values::path_of(catalog, id)?)?;
         row.set_item("size", catalog.sizes().bytes(id))?;
         row.set_item("label", values::label(py, catalog, id)?)?;
         row.set_item("label_name", catalog.label(id))?;
@@ -69,12 +69,6 @@ impl PyCatalog {
 /// Whether a value is a bool of Python, or of NumPy, which also passes for an integer.
 fn is_bool(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(value.is_instance_of::<PyBool>() || value.get_type().name()?.to_str()?.starts_with("bool"))
-}
-
-/// A sample's path for Python.
-pub(crate) fn path_of(catalog: &foreread::Catalog, id: SampleId) -> PyResult<String> {
-    let path = catalog.path(id);
-    path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
 }
 
 impl From<foreread::Catalog> for PyCatalog {
@@ -109,7 +103,7 @@ impl PyCatalog {
     /// The catalog as an Arrow table. Needs pyarrow.
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let arrow = needed(py, "pyarrow", "to_arrow")?;
+        let arrow = values::needed(py, "pyarrow", "to_arrow")?;
         let whole =
             slf.get().catalog().with_gone().to_bytes().map_err(|error| errors::raised(&error.into()))?;
         let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
@@ -123,14 +117,14 @@ impl PyCatalog {
 
     /// The catalog as a pandas DataFrame. Needs pyarrow and pandas.
     fn to_pandas<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        needed(slf.py(), "pandas", "to_pandas")?;
+        values::needed(slf.py(), "pandas", "to_pandas")?;
         Self::to_arrow(slf)?.call_method0("to_pandas")
     }
 
     /// A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and
     /// its name there.
     fn path(&self, index: isize) -> PyResult<String> {
-        path_of(self.catalog(), self.id(index)?)
+        values::path_of(self.catalog(), self.id(index)?)
     }
 
     /// A sample's length in bytes.
@@ -198,7 +192,7 @@ impl PyCatalog {
         let catalog = self.catalog();
         let class = |id| Ok(values::integer_label(catalog, SampleId(id))?.unwrap_or(-1));
         let classes = (0..catalog.len()).map(class).collect::<PyResult<Vec<_>>>()?;
-        Ok(files::integers(py, &classes))
+        Ok(values::integers(py, &classes))
     }
 
     /// The path of the first sample without one of `endings` (in lower case), ignoring case. None
@@ -322,7 +316,7 @@ impl PyCatalog {
         let catalog = self.catalog();
         let numbers: Vec<i64> =
             (0..catalog.len()).filter_map(|id| catalog.number(SampleId(id))).map(u64::cast_signed).collect();
-        files::integers(py, &numbers)
+        values::integers(py, &numbers)
     }
 
     /// The names of the classes, by index.
@@ -377,19 +371,6 @@ impl PyCatalog {
         let catalog = foreread::Catalog::from_bytes(data, "the catalog in memory");
         catalog.map(Self::from).map_err(|error| errors::raised(&error.into()))
     }
-}
-
-/// Imports an optional package.
-pub(crate) fn needed<'py>(py: Python<'py>, name: &str, what: &str) -> PyResult<Bound<'py, PyModule>> {
-    py.import(name).map_err(|error| match error.is_instance_of::<PyImportError>(py) {
-        true => {
-            let message = format!("{what} needs {name}, which is not installed: pip install {name}");
-            let wrapped = PyImportError::new_err(message);
-            wrapped.set_cause(py, Some(error));
-            wrapped
-        }
-        false => error,
-    })
 }
 
 /// One text, or several.
@@ -533,7 +514,7 @@ pub(crate) fn index(
     };
     options.format_options = choices;
     let names = match target {
-        Some(target) => loader::targets(target)?,
+        Some(target) => settings::targets(target)?,
         None if table.is_some() => vec![String::new()],
         None => Vec::new(),
     };

@@ -24,6 +24,7 @@ use pyo3::types::PyBytes;
 
 use crate::catalog::PyCatalog;
 use crate::errors;
+use crate::values::integers;
 use crate::{interrupt, logs, process_local, settings};
 
 /// Threads that look up files. File servers do not benefit from more.
@@ -57,12 +58,6 @@ pub(crate) fn catalog_of<'py>(
     let found = interrupt::run_interruptible(py, Duration::ZERO, move |_| look_up(&root, &base, &paths))?;
     let FoundFiles { catalog, numbers, times } = found.map_err(|error| errors::raised(&error))?;
     Ok((catalog.map(PyCatalog::from), integers(py, &numbers), integers(py, &times)))
-}
-
-/// Integers in the format of Python's `array`.
-pub(crate) fn integers<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-    PyBytes::new(py, &bytes)
 }
 
 fn look_up(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<FoundFiles> {

@@ -10,10 +10,10 @@ use foreread::ranks::{Meeting, Meetings, RendezvousProgress};
 use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::PyDict;
 
 use crate::batch::PyBatch;
-use crate::catalog::{PyCatalog, path_of};
+use crate::catalog::PyCatalog;
 use crate::errors::{self, ExceptionClass};
 use crate::interrupt::{self, POLL_INTERVAL};
 use crate::monitor::Monitor;
@@ -129,25 +129,6 @@ fn closed() -> PyErr {
     ExceptionClass::Closed.with("the loader is closed; create a new one")
 }
 
-/// The names in `target`: one dataset, or shards.
-pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let several = target.cast::<PyList>().map(|list| list.as_any().clone());
-    let several = several.or_else(|_| target.cast::<PyTuple>().map(|tuple| tuple.as_any().clone()));
-    let names: Vec<String> = match several {
-        Ok(list) => list.try_iter()?.map(|one| settings::path("target", &one?)).collect::<PyResult<_>>()?,
-        Err(_) => vec![settings::path("target", target).map_err(|error| {
-            match error.is_instance_of::<PyTypeError>(target.py()) {
-                true => errors::wrong_type("target", "a URL, a path, a Catalog, or a list of shards", target),
-                false => error,
-            }
-        })?],
-    };
-    match names.iter().any(|name| !name.is_empty()) {
-        true => Ok(names),
-        false => Err(ExceptionClass::Config.with("target: expected the URL or path of a dataset")),
-    }
-}
-
 /// Adds rank 0's random token through torch's store, if the rendezvous needs a token and the
 /// process has such a store.
 fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Meeting> {
@@ -181,7 +162,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
             Loader::builder_with(catalog.base_url(), settings.config.clone()).catalog(catalog.clone())
         }
         Err(_) => {
-            let names = targets(target)?;
+            let names = settings::targets(target)?;
             let (first, more) =
                 names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
             let builder = Loader::builder_with(first, settings.config.clone());
@@ -413,7 +394,7 @@ impl PyLoader {
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
         let catalog = self.facts.catalog.peek().with_gone();
-        path_of(&catalog, known(&catalog, id)?)
+        values::path_of(&catalog, known(&catalog, id)?)
     }
 
     /// A sample's label: the index of its class, or the value of its format's column of labels.

@@ -13,7 +13,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
-use crate::catalog::path_of;
 use crate::errors::ExceptionClass;
 use crate::process_local::ProcessLocal;
 use crate::values;
@@ -180,7 +179,7 @@ impl PySample {
     /// its name there.
     #[getter]
     fn path(&self) -> PyResult<String> {
-        path_of(self.catalog(), self.id)
+        values::path_of(self.catalog(), self.id)
     }
 
     /// The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets

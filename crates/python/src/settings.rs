@@ -10,7 +10,7 @@ use foreread::{Config, Format, State};
 use foreread_settings::{KNOBS, Knobs, Provenance};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 
 use crate::errors::{self, ExceptionClass};
 
@@ -246,4 +246,23 @@ pub(crate) fn path(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     path.into_os_string().into_string().map_err(|path| {
         ExceptionClass::Config.with(format!("{name}: {} is not valid UTF-8", path.to_string_lossy()))
     })
+}
+
+/// The names in `target`: one dataset, or shards.
+pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let several = target.cast::<PyList>().map(|list| list.as_any().clone());
+    let several = several.or_else(|_| target.cast::<PyTuple>().map(|tuple| tuple.as_any().clone()));
+    let names: Vec<String> = match several {
+        Ok(list) => list.try_iter()?.map(|one| path("target", &one?)).collect::<PyResult<_>>()?,
+        Err(_) => vec![path("target", target).map_err(|error| {
+            match error.is_instance_of::<PyTypeError>(target.py()) {
+                true => errors::wrong_type("target", "a URL, a path, a Catalog, or a list of shards", target),
+                false => error,
+            }
+        })?],
+    };
+    match names.iter().any(|name| !name.is_empty()) {
+        true => Ok(names),
+        false => Err(ExceptionClass::Config.with("target: expected the URL or path of a dataset")),
+    }
 }

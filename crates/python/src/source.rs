@@ -12,7 +12,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::catalog::{PyCatalog, path_of};
+use crate::catalog::PyCatalog;
 use crate::errors::{self, ExceptionClass};
 use crate::interrupt::{self, Interrupted, POLL_INTERVAL};
 use crate::loader::{builder, known};
@@ -166,7 +166,7 @@ impl PySource {
 
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
-        path_of(self.samples_known(), known(self.samples_known(), id)?)
+        values::path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
     /// A sample's label: the index of its class, or the value of its format's column of labels.

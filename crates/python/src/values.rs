@@ -1,13 +1,13 @@
-//! Labels, values and arrays of samples as Python objects.
+//! Paths, labels, values and arrays of samples as Python objects.
 
 use std::ops::Range;
 
 use foreread::dataset::{ArrayType, SampleValue};
 use foreread::{Catalog, SampleId};
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
-use crate::catalog::needed;
 use crate::errors;
 
 /// The name of the column that has the label.
@@ -23,6 +23,12 @@ pub(crate) fn label<'py>(
         Some(class) => Ok(Some(class.into_pyobject(py)?.into_any())),
         None => value(py, catalog, id, LABEL),
     }
+}
+
+/// A sample's path for Python.
+pub(crate) fn path_of(catalog: &Catalog, id: SampleId) -> PyResult<String> {
+    let path = catalog.path(id);
+    path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
 }
 
 /// The names and paths of a sample's files, if it has several.
@@ -76,6 +82,25 @@ pub(crate) fn value<'py>(
         }
         Some(_) => None,
     })
+}
+
+/// Imports an optional package.
+pub(crate) fn needed<'py>(py: Python<'py>, name: &str, what: &str) -> PyResult<Bound<'py, PyModule>> {
+    py.import(name).map_err(|error| match error.is_instance_of::<PyImportError>(py) {
+        true => {
+            let message = format!("{what} needs {name}, which is not installed: pip install {name}");
+            let wrapped = PyImportError::new_err(message);
+            wrapped.set_cause(py, Some(error));
+            wrapped
+        }
+        false => error,
+    })
+}
+
+/// Integers in the format of Python's `array`.
+pub(crate) fn integers<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    PyBytes::new(py, &bytes)
 }
 
 /// A NumPy array over the memory of `buffer`.

@@ -161,7 +161,7 @@ impl Comparison {
     /// # Errors
     /// If the plot cannot be drawn.
     #[cfg(feature = "plot")]
-    pub fn bars(&self) -> Result<String, crate::PlotError> {
+    pub fn bars(&self) -> Result<String, foreread_plot::PlotError> {
         plot::bars(&self.scenario.name, &self.headline(self.seeds), &self.outcomes)
     }
 
@@ -205,7 +205,7 @@ impl Comparison {
     /// # Errors
     /// If the plot cannot be drawn.
     #[cfg(feature = "plot")]
-    pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, crate::PlotError> {
+    pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, foreread_plot::PlotError> {
         plot::against_cache(&self.scenario.name, &self.headline(1), bound, sweeps)
     }
 }

@@ -24,9 +24,9 @@ use super::format::{IndexEntry, SEGMENT_MAGIC, file_header};
 use super::index::{self, IndexEntries, IndexFile, IndexWriter};
 use super::layout::{self, INDEX, segment_name};
 use super::owned_segment::OwnedSegment;
-use super::packer::RecordBlock;
 use super::place::{BLOCK, INDEX_SHARE, MAX_SEGMENTS, RecordPlace};
 use super::quota::Quota;
+use super::record_block::RecordBlock;
 use super::table::PlaceTable;
 
 /// The bytes of a segment without its records: its header, its last block where that is not full,

@@ -20,8 +20,8 @@ use foreread_types::SampleId;
 use super::aligned::Aligned;
 use super::file::DirectFile;
 use super::format::check_record;
-use super::packer::RecordBlock;
 use super::place::{BLOCK, RecordPlace};
+use super::record_block::RecordBlock;
 use super::writer::DirectoryWriter;
 
 /// The bytes that are moved at once. That much space is reserved for it in each directory, so that

@@ -103,6 +103,7 @@
 
 mod aligned;
 mod closing;
+mod commands;
 mod config;
 mod counters;
 mod dataset_dir;
@@ -122,6 +123,7 @@ mod packer;
 mod place;
 mod quota;
 mod readers;
+mod record_block;
 mod record_reader;
 mod ring;
 mod root;

@@ -9,10 +9,6 @@
 //!
 //! Samples that arrive during a write share the next block of at most 1 MiB. A block costs one
 //! write and one index append.
-//!
-//! Records lie back to back, and writes are whole blocks of the device. So the end of one block of
-//! records is written again with the next one. The packer leaves room for it, as much as it
-//! expects, and the writer puts it there. A crash in between can only write the same bytes twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,16 +16,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender};
 use std::time::Duration;
 
-use foreread_tier::{Charge, ErrorKind, Sample, TierError};
-use foreread_types::{DatasetIdentity, SampleId};
+use foreread_tier::{ErrorKind, Sample};
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
+use super::commands::{DiskKey, PackJob, WriteCommand};
 use super::error::about;
-use super::format::record_trailer;
-use super::place::{BLOCK, RecordLength, RecordPlace, TRAILER};
-use super::state::{DiskKey, DiskState, WriteOutcome};
-use super::writer::WriteCommand;
+use super::place::{BLOCK, RecordPlace};
+use super::record_block::{PendingRecord, RecordBlock};
+use super::state::DiskState;
 
 /// Bytes per write: enough for a device's full speed, and little enough that reads do not wait
 /// long.
@@ -40,117 +35,6 @@ const MAX_QUEUED_BLOCKS: usize = 2;
 
 /// How long samples wait for more samples while their writer is busy.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
-
-pub(super) type StoreReply = oneshot::Sender<Result<(), TierError>>;
-
-/// A job of the packer. Jobs are executed in order.
-#[derive(Debug)]
-pub(super) enum PackJob {
-    Store {
-        key: DiskKey,
-        directory: usize,
-        sample: Sample,
-        pending: PendingRecord,
-    },
-    /// Sends `done` the result of an earlier store of the same sample in `directory`.
-    AwaitPrevious {
-        directory: usize,
-        outcome: WriteOutcome,
-        done: StoreReply,
-    },
-    /// Removes samples, at their locations where these are known. `done` is dropped at the end.
-    Remove {
-        keys: Vec<(DiskKey, Option<RecordPlace>)>,
-        done: Option<Arc<oneshot::Sender<()>>>,
-    },
-    /// Dropped when everything queued before is written.
-    Flush(Arc<oneshot::Sender<()>>),
-    End,
-}
-
-/// A queued sample: its charges, and its waiter.
-#[derive(Debug)]
-pub(super) struct PendingRecord {
-    pub(super) id: SampleId,
-    pub(super) length: RecordLength,
-    pub(super) room: Charge,
-    pub(super) write_behind: Charge,
-    pub(super) done: StoreReply,
-}
-
-/// Records that are written together.
-#[derive(Debug)]
-pub(super) struct RecordBlock {
-    pub(super) set: usize,
-    pub(super) bytes: Aligned,
-    /// The length of the first part, for the end of what was written before.
-    head: usize,
-    pub(super) records: Vec<BlockRecord>,
-    /// Those who wait for the records, in their order.
-    pub(super) waiting: Vec<PendingRecord>,
-}
-
-/// A record in a block.
-#[derive(Debug)]
-pub(super) struct BlockRecord {
-    pub(super) id: SampleId,
-    /// The offset from the first record.
-    pub(super) at: u64,
-    pub(super) length: RecordLength,
-}
-
-impl RecordBlock {
-    /// A block in empty memory that probably begins at the offset `head` in a block of the device.
-    pub(super) fn new(set: usize, head: usize, mut bytes: Aligned) -> Self {
-        bytes.extend_zeros(head);
-        Self { set, bytes, head, records: Vec::new(), waiting: Vec::new() }
-    }
-
-    /// Appends the record of a sample.
-    ///
-    /// # Panics
-    /// If it does not fit.
-    fn push(&mut self, identity: DatasetIdentity, sample: &[u8], record: PendingRecord) {
-        let at = self.length();
-        self.bytes.extend(sample);
-        self.bytes.extend_zeros(record.length.bytes() as usize - sample.len() - TRAILER);
-        self.bytes.extend(&record_trailer(identity, record.id, sample));
-        self.records.push(BlockRecord { id: record.id, at, length: record.length });
-        self.waiting.push(record);
-    }
-
-    /// Appends a whole record.
-    ///
-    /// # Panics
-    /// If it does not fit.
-    pub(super) fn push_record(&mut self, id: SampleId, length: RecordLength, record: &[u8]) {
-        self.records.push(BlockRecord { id, at: self.length(), length });
-        self.bytes.extend(record);
-    }
-
-    /// The bytes of all records.
-    pub(super) fn length(&self) -> u64 {
-        (self.bytes.len() - self.head) as u64
-    }
-
-    /// Returns whole blocks of the device that begin with `before`, and the part of the last one
-    /// that is in use. Copies the records if they were expected to begin elsewhere.
-    pub(super) fn after(&mut self, before: &[u8]) -> (&Aligned, Vec<u8>) {
-        if before.len() == self.head {
-            self.bytes.replace_first(before);
-        } else {
-            let records = &self.bytes.as_slice()[self.head..];
-            let mut bytes = Aligned::new((before.len() + records.len()).next_multiple_of(BLOCK as usize));
-            bytes.extend(before);
-            bytes.extend(records);
-            (self.bytes, self.head) = (bytes, before.len());
-        }
-        let end = self.bytes.len() / BLOCK as usize * BLOCK as usize;
-        let tail = self.bytes.as_slice()[end..].to_vec();
-        self.bytes.pad();
-        (&self.bytes, tail)
-    }
-}
 
 /// The packer's connection to one directory's writer.
 #[derive(Debug)]

@@ -19,13 +19,13 @@ use bytes::Bytes;
 use foreread_tier::{Buffer, ErrorKind, ReadRequest, TierError};
 use rustix::io::Errno;
 
+use super::commands::{DiskKey, PackJob};
 use super::config::Access;
 use super::error::{NAME, about, from_errno};
 use super::file::DirectFile;
 use super::format::check_record;
-use super::packer::PackJob;
 use super::place::{BLOCK, RecordPlace, UNIT};
-use super::state::{DiskKey, DiskState};
+use super::state::DiskState;
 use crate::jobs::ReadJob;
 use crate::pool::{BlockingRead, OpenFile, ReadSteps, guarded};
 

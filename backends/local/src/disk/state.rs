@@ -4,21 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::{Budget, Buffers, TierError};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId};
 
 use super::closing;
+use super::commands::{DiskKey, PackJob, WriteOutcome};
 use super::config::Access;
 use super::counters::DiskCounters;
 use super::dataset_dir::{DatasetDir, SegmentLimits};
 use super::flock::{self, FileLock};
 use super::folder::{Folder, FolderId};
 use super::layout::LOCK;
-use super::packer::{PackJob, RecordBlock};
 use super::place::RecordPlace;
 use super::quota::Quota;
+use super::record_block::RecordBlock;
 use super::table::PlaceTable;
 use crate::jobs::lock;
 
@@ -124,12 +125,6 @@ impl Drop for TierLocks {
         }
     }
 }
-
-/// The set and the sample.
-pub(super) type DiskKey = (usize, SampleId);
-
-/// The error of a queued sample. Empty while it is queued, and after success.
-pub(super) type WriteOutcome = Arc<OnceLock<TierError>>;
 
 #[derive(Debug)]
 pub(super) struct DiskState {

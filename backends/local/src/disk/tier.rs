@@ -14,17 +14,19 @@ use foreread_tier::{
 use foreread_types::{DatasetId, DatasetIdentity, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
+use super::commands::{DiskKey, PackJob};
 use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskOutlook, DiskReader};
 use super::counters::DiskCounters;
 use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
 use super::index::IndexFollower;
 use super::open::{self, OpenedDirectory};
-use super::packer::{PackJob, Packer, PendingRecord, WriterHandle};
+use super::packer::{Packer, WriterHandle};
 use super::place::{FOOTPRINT, READ_MEMORY, RecordLength, reserved};
 use super::readers::DiskReaders;
+use super::record_block::PendingRecord;
 use super::record_reader::RecordReader;
-use super::state::{CacheDirectory, CachedDataset, DiskKey, DiskState, TierLocks};
+use super::state::{CacheDirectory, CachedDataset, DiskState, TierLocks};
 use super::table::PlaceTable;
 use super::writer::DirectoryWriter;
 use crate::jobs::lock;

@@ -12,38 +12,19 @@ use std::time::{Duration, Instant};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
 use rustix::io::Errno;
-use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
+use super::commands::WriteCommand;
 use super::dataset_dir::{NO_ROOM, SegmentWriter};
 use super::emptying::Emptying;
 use super::error::{about, from_errno, from_io};
-use super::packer::{BlockRecord, RecordBlock, StoreReply};
 use super::place::{RecordPlace, UNIT};
-use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
+use super::record_block::{BlockRecord, RecordBlock};
+use super::state::{CacheDirectory, DiskState, TierLocks};
 
 /// The longest wait of a write for reads, and the interval of polling.
 const MAX_READ_DELAY: Duration = Duration::from_millis(20);
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
-
-/// A command for a writer. Commands are executed in order.
-#[derive(Debug)]
-pub(super) enum WriteCommand {
-    Write(RecordBlock),
-    /// Marks records as dead. Missing locations are looked up at execution.
-    Remove {
-        set: usize,
-        records: Vec<(SampleId, Option<RecordPlace>)>,
-        done: Option<Arc<oneshot::Sender<()>>>,
-    },
-    /// Reports the result of an earlier store of the same sample.
-    Report {
-        outcome: WriteOutcome,
-        done: StoreReply,
-    },
-    /// All earlier commands are done. Dropped at its turn, for a waiter on all directories.
-    Flushed(Arc<oneshot::Sender<()>>),
-}
 
 pub(super) struct DirectoryWriter {
     pub(super) store: Arc<DiskState>,

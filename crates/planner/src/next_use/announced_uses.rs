@@ -10,7 +10,7 @@ use foreread_types::SampleId;
 
 use crate::demand::table;
 use crate::error::{PlanError, PlanReason};
-use crate::next_use::CacheUse;
+use crate::next_use::cache_use::CacheUse;
 
 /// The bit of a resident. The others count announced uses.
 const RESIDENT: u8 = 1 << 7;

@@ -7,7 +7,7 @@ use foreread_types::{SampleId, Sizes};
 
 use crate::demand::table;
 use crate::next_use::calendar::{Calendar, CalendarSlot, UNKNOWN};
-use crate::next_use::other_copies::{NodeOwner, NodeOwners};
+use crate::next_use::node_owners::{NodeOwner, NodeOwners};
 use crate::next_use::sample_set::SampleSet;
 
 /// What a hit of a dataset's samples is worth, and what they occupy.

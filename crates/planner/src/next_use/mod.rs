@@ -33,10 +33,12 @@
 //! All results are functions of the calls. There is no clock. The caller passes the time.
 
 mod announced_uses;
+mod cache_use;
 mod calendar;
 mod dataset_residents;
 mod epoch_uses;
 mod job_uses;
+mod node_owners;
 mod other_copies;
 mod pace;
 mod room;
@@ -47,13 +49,14 @@ use std::num::NonZeroU32;
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
 pub use self::announced_uses::AnnouncedUses;
+pub use self::cache_use::CacheUse;
 use self::calendar::NextUseTime;
 use self::dataset_residents::DatasetResidents;
 pub use self::dataset_residents::{CacheBounds, DatasetCosts};
 pub use self::epoch_uses::EpochUses;
 use self::epoch_uses::OrderFault;
 use self::job_uses::JobUses;
-pub use self::other_copies::{NodeOwner, NodeOwners};
+pub use self::node_owners::{NodeOwner, NodeOwners};
 use self::pace::Pace;
 use self::room::RoomFor;
 use crate::error::{PlanError, PlanReason};
@@ -71,15 +74,6 @@ pub struct JobStart {
     pub position: u32,
     /// An estimate of the job's pace in nanoseconds per sample. Measurements replace it.
     pub ns_per_sample: u64,
-}
-
-/// The result of a use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheUse {
-    /// Whether the sample was resident.
-    pub hit: bool,
-    /// Whether the sample is resident after the use.
-    pub kept: bool,
 }
 
 /// The rule, with its residents.

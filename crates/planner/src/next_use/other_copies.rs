@@ -3,37 +3,13 @@
 //! A hit on such a sample saves no read of the origin. So it stays only in room that no other
 //! sample needs.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
 use super::NextUseCache;
 use super::dataset_residents::DatasetResidents;
-
-/// Who owns a sample, as one node sees it. The owner reads it from storage and keeps it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeOwner {
-    /// This node.
-    This,
-    /// Another node.
-    Other,
-    /// No node: it is read where it is used, and stays in free room only.
-    None,
-}
-
-/// The owners of a dataset's samples, as one node sees them. The answers of one value never change,
-/// so owners that change are another value.
-pub trait NodeOwners: Debug + Send + Sync {
-    /// Who owns a sample. Called at each use of a sample, under the cache's lock.
-    fn owner(&self, sample: SampleId) -> NodeOwner;
-
-    /// The number of samples that this node owns.
-    fn own_samples(&self) -> u64;
-
-    /// The bytes that they occupy in this cache.
-    fn own_bytes(&self) -> u64;
-}
+use super::node_owners::{NodeOwner, NodeOwners};
 
 impl NextUseCache {
     /// Notes whether a disk of the node has a sample. A hit on such a sample saves no read of the

@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
+use super::NextUseCache;
 use super::calendar::UNKNOWN;
-use super::{CacheBounds, NextUseCache};
+use super::dataset_residents::CacheBounds;
 
 /// What room is made for.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,8 @@
 //!
 //! Jobs of one user connect to its socket, in a directory that only this user can search. They name
 //! their datasets and announce their orders. The agent reads each sample once for all of them, and
-//! keeps those that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It outlives the jobs.
+//! keeps those that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It outlives
+//! the jobs.
 //!
 //! # Decisions and price
 //!
@@ -18,6 +19,7 @@
 #![cfg(target_os = "linux")]
 
 mod control;
+mod error;
 mod http;
 mod memory;
 mod reload;
@@ -29,10 +31,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::error::AgentError;
 use foreread::{Config, Registry};
 use foreread_dataset::LockFile;
 use foreread_host::dataset_host::DatasetHost;
-pub use foreread_host::error::HostError as AgentError;
 pub use foreread_host::file_limit::FileLimit;
 use foreread_host::host_state::HostState;
 use foreread_host::policy::arguments;

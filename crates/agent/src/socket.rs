@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use foreread_dataset::{LockAttempt, LockFile};
 use foreread_tier::{is_private_directory, replaceable_through};
 
-use foreread_host::error::HostError;
+use crate::error::AgentError;
 
 const LOCK: &str = "agent.lock";
 
@@ -22,21 +22,21 @@ const POLL: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// If it cannot be created, belongs to another user, or can be searched or replaced by others.
-pub fn private_directory(socket: &Path) -> Result<&Path, HostError> {
+pub fn private_directory(socket: &Path) -> Result<&Path, AgentError> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let shown = directory.display();
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(HostError::system(format!("cannot create {shown}"), error));
+            return Err(AgentError::system(format!("cannot create {shown}"), error));
         }
         _ => {}
     }
-    let system = |error| HostError::system(format!("cannot look at {shown}"), error);
+    let system = |error| AgentError::system(format!("cannot look at {shown}"), error);
     if !is_private_directory(directory).map_err(system)? {
-        return Err(HostError::NotPrivate { directory: directory.to_owned() });
+        return Err(AgentError::NotPrivate { directory: directory.to_owned() });
     }
     match replaceable_through(directory).map_err(system)? {
-        Some(through) => Err(HostError::Replaceable { directory: directory.to_owned(), through }),
+        Some(through) => Err(AgentError::Replaceable { directory: directory.to_owned(), through }),
         None => Ok(directory),
     }
 }
@@ -73,21 +73,21 @@ fn is_ending(socket: &Path) -> bool {
 }
 
 /// Locks the directory of a socket for this process. Removes a socket that an ended agent has left.
-pub(crate) fn prepare(socket: &Path) -> Result<LockFile, HostError> {
+pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
     let directory = private_directory(socket)?;
     let shown = directory.display();
     let begun = Instant::now();
     let lock = loop {
         let lock = LockFile::lock(&directory.join(LOCK));
-        match lock.map_err(|error| HostError::system(format!("cannot lock {shown}"), error))? {
+        match lock.map_err(|error| AgentError::system(format!("cannot lock {shown}"), error))? {
             LockAttempt::Locked(lock) => break lock,
             LockAttempt::InUse(by) if begun.elapsed() > ENDING || !is_ending(socket) => {
-                return Err(HostError::InUse { directory: directory.to_owned(), by });
+                return Err(AgentError::InUse { directory: directory.to_owned(), by });
             }
             LockAttempt::InUse(_) => std::thread::sleep(POLL),
         }
     };
-    let wrong = |error| HostError::system(format!("cannot replace {}", socket.display()), error);
+    let wrong = |error| AgentError::system(format!("cannot replace {}", socket.display()), error);
     match socket.symlink_metadata() {
         // A file may be of value to its user.
         Ok(found) if !found.file_type().is_socket() => Err(wrong(ErrorKind::AlreadyExists.into())),
@@ -97,9 +97,9 @@ pub(crate) fn prepare(socket: &Path) -> Result<LockFile, HostError> {
 }
 
 /// Lets only this user open the socket, whatever the directory allows later.
-pub(crate) fn restrict(socket: &Path) -> Result<(), HostError> {
+pub(crate) fn restrict(socket: &Path) -> Result<(), AgentError> {
     std::fs::set_permissions(socket, Permissions::from_mode(0o600))
-        .map_err(|error| HostError::system(format!("cannot protect {}", socket.display()), error))
+        .map_err(|error| AgentError::system(format!("cannot protect {}", socket.display()), error))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
         let lock = prepare(&socket).unwrap();
         let directory = socket.parent().unwrap();
         assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
-        assert!(matches!(prepare(&socket).unwrap_err(), HostError::InUse { .. }));
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::InUse { .. }));
         assert_eq!(directory_holder(&socket), Some(std::process::id()));
         // Left by an agent that was killed.
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
@@ -125,11 +125,11 @@ mod tests {
         drop(prepare(&socket).unwrap());
         assert!(!socket.exists());
         std::fs::write(&socket, "a file of the user").unwrap();
-        assert!(matches!(prepare(&socket).unwrap_err(), HostError::System { .. }));
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::System { .. }));
         assert!(socket.exists());
         std::fs::set_permissions(root.path().join("a"), Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(prepare(&socket).unwrap_err(), HostError::Replaceable { .. }));
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::Replaceable { .. }));
         std::fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(prepare(&socket).unwrap_err(), HostError::NotPrivate { .. }));
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::NotPrivate { .. }));
     }
 }

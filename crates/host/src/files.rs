@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foreread_store::attach::{FilesAnswer, FilesRequest};
 use foreread_tier::{ErrorKind, TierError};
+use foreread_types::setting;
 
 use crate::disk::HostDisk;
 use foreread_file_cache::{CheckOriginals, CopyStore, FileHost, FilesStatus, WriteBudget, node_of};
@@ -48,7 +49,10 @@ impl FileCopies {
         let refuse = |why: String| TierError::new(ErrorKind::Unsupported, "agent").with_detail(why);
         let shared = disk.and_then(|disk| Some((disk, disk.shared_room()?)));
         let Some((disk, (directory, room))) = shared else {
-            return Err(refuse("the agent has no disk for copies of files (--disk DIR=SIZE)".to_owned()));
+            return Err(refuse(format!(
+                "the agent has no disk for copies of files: set {}",
+                setting("disk").to("DIR=SIZE")
+            )));
         };
         let store = store(disk, directory, room.capacity());
         let host = {

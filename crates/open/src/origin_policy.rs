@@ -26,7 +26,8 @@ pub struct OriginSettings {
     pub limit: Option<u64>,
     /// How failed reads are retried.
     pub retry: RetryPolicy,
-    /// How long a silent server of a network file system is waited for. `None`: as the backend does.
+    /// How long a silent server of a network file system is waited for. `None`: as the backend
+    /// does.
     pub patience: Option<Duration>,
     /// The timeout of reads.
     pub deadline: Option<DeadlinePolicy>,

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::size::ByteSize;
 use crate::stored::Ratios;
 
-/// The memory that a sample takes in the store of a node. Known without the feature `share`, because
-/// all ranks compute the same plan.
+/// The memory that a sample takes in the store of a node. Known without the feature `share`,
+/// because all ranks compute the same plan.
 pub const STORE_FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
 
 /// The units of the datasets of a run.

@@ -96,7 +96,7 @@ def test_interrupted_rank_leaves_the_rendezvous(directory: Path, tmp_path: Path,
 
 
 FORKING = """
-    import json, os, sys, time, foreread
+    import json, os, sys, foreread
     seen, child = [], 0
     with foreread.Loader(sys.argv[1], batch_size=5, epochs=4, seed=3, memory="1MiB") as loader:
         for batch in loader:
@@ -109,7 +109,8 @@ FORKING = """
                     sys.stdin.read()
                     os._exit(0)
                 print(child, flush=True)
-                time.sleep(300)
+                # It is killed here.
+                sys.stdin.read()
     print(json.dumps([[epoch, ids, [data.decode() for data in values]] for epoch, ids, values in seen]))
 """
 

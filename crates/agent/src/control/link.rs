@@ -10,13 +10,13 @@ use std::sync::mpsc as std_mpsc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::error::AgentError;
 use bytes::Bytes;
 use foreread_connection::{
     Address, Backoff, ControlConnection, Identity, ParseWireError, Session, SessionBounds, SystemTransport,
     WireError, WireErrorKind, WireProtection,
 };
 use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
-use foreread_host::error::HostError;
 use foreread_host::held_leases::SILENT;
 use foreread_host::host_control::ControlGrant;
 use foreread_host::host_state::HostState;
@@ -110,21 +110,21 @@ impl ControlLink {
         provider: &Arc<HostProvider>,
         target: ControlTarget,
         own: OwnAgent,
-    ) -> Result<Self, HostError> {
+    ) -> Result<Self, AgentError> {
         let state = Arc::clone(&provider.state);
-        let wrong = || HostError::Address { address: target.address.clone() };
+        let wrong = || AgentError::Address { address: target.address.clone() };
         let address: Address = target.address.parse().map_err(|_| wrong())?;
         let Address::Tcp(..) = address else { return Err(wrong()) };
         let token = ClusterToken::read(&target.tokens)?;
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
         if let Some(why) = wrong_node_name(&node) {
-            return Err(HostError::Setting(format!("--node: {why}")));
+            return Err(AgentError::Setting(format!("--node: {why}")));
         }
         let (identity, instance) = (token.identity(), state.name().to_owned());
         let wire = std::env::var(WireProtection::VARIABLE).ok().filter(|text| !text.is_empty());
         let wire = wire
-            .map(|text| text.parse().map_err(|error: ParseWireError| HostError::Setting(error.to_string())));
+            .map(|text| text.parse().map_err(|error: ParseWireError| AgentError::Setting(error.to_string())));
         let wire = wire.transpose()?.unwrap_or_default();
         let network = Arc::new(SystemTransport);
         let seed = text_hash(&instance);
@@ -189,12 +189,12 @@ fn serve_samples(
     member: &ClusterMember,
     share: &ShareChoice,
     control: &Address,
-) -> Result<Option<ShareServer>, HostError> {
+) -> Result<Option<ShareServer>, AgentError> {
     let listen = match share {
         ShareChoice::Off => return Ok(None),
         ShareChoice::Auto => None,
         ShareChoice::At(address) => {
-            let wrong = || HostError::Address { address: address.clone() };
+            let wrong = || AgentError::Address { address: address.clone() };
             Some(address.parse().map_err(|_| wrong())?)
         }
     };

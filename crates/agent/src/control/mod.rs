@@ -32,10 +32,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::error::AgentError;
 use foreread_connection::{Address, SystemTransport, Transport, TransportListener};
 use foreread_dataset::LockFile;
 use foreread_host::JobRuntime;
-use foreread_host::error::HostError;
 use foreread_host::policy::CLUSTER_WORDS;
 use foreread_host::policy_file::PolicyFile;
 use foreread_host::provider::server_settings;
@@ -87,7 +87,7 @@ impl Control {
     ///
     /// # Errors
     /// If another one uses the directory, the address is in use, or a file has a mistake.
-    pub fn start(settings: ControlSettings) -> Result<Self, HostError> {
+    pub fn start(settings: ControlSettings) -> Result<Self, AgentError> {
         let ControlSettings { socket, listen, tokens, policy, http } = settings;
         let lock = socket::prepare(&socket)?;
         let tokens = tokens::read_tokens(&tokens)?;
@@ -143,10 +143,10 @@ impl Drop for Control {
 }
 
 /// Listens where agents connect.
-async fn bind(listen: &str) -> Result<Box<dyn TransportListener>, HostError> {
-    let wrong = || HostError::Address { address: listen.to_owned() };
+async fn bind(listen: &str) -> Result<Box<dyn TransportListener>, AgentError> {
+    let wrong = || AgentError::Address { address: listen.to_owned() };
     let address: Address = listen.parse().map_err(|_| wrong())?;
     let Address::Tcp(..) = address else { return Err(wrong()) };
     let listening = SystemTransport.listen(&address).await;
-    listening.map_err(|error| HostError::system(format!("cannot listen on {address}"), error))
+    listening.map_err(|error| AgentError::system(format!("cannot listen on {address}"), error))
 }

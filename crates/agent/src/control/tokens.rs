@@ -12,7 +12,7 @@ use std::path::Path;
 use foreread_connection::{Identity, Token};
 use foreread_types::{Rank, mix};
 
-use foreread_host::error::HostError;
+use crate::error::AgentError;
 
 /// The name of a token without one.
 pub(super) const DEFAULT_NAME: &str = "cluster";
@@ -32,12 +32,12 @@ impl ClusterToken {
     ///
     /// # Errors
     /// If the file cannot be read, others can read it, or it has not exactly one token.
-    pub fn read(path: &Path) -> Result<Self, HostError> {
+    pub fn read(path: &Path) -> Result<Self, AgentError> {
         match <[Self; 1]>::try_from(read_tokens(path)?) {
             Ok([token]) => Ok(token),
             Err(_) => {
                 let why = "an agent has one token, and there are several".to_owned();
-                Err(HostError::Token { path: path.to_owned(), why })
+                Err(AgentError::Token { path: path.to_owned(), why })
             }
         }
     }
@@ -54,8 +54,8 @@ impl ClusterToken {
 ///
 /// # Errors
 /// If it cannot be read, others can read it, or a line is not valid.
-pub(super) fn read_tokens(path: &Path) -> Result<Vec<ClusterToken>, HostError> {
-    let wrong = |why: String| HostError::Token { path: path.to_owned(), why };
+pub(super) fn read_tokens(path: &Path) -> Result<Vec<ClusterToken>, AgentError> {
+    let wrong = |why: String| AgentError::Token { path: path.to_owned(), why };
     let found = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !found.is_file() || found.len() > MAX_BYTES {
         return Err(wrong(format!("expected a file of at most {MAX_BYTES} bytes")));

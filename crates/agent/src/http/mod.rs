@@ -31,7 +31,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_host::error::HostError;
+use crate::error::AgentError;
 use tokio::runtime::Handle;
 
 use self::access::{AccessToken, HttpAccess};
@@ -68,7 +68,7 @@ impl HttpListeners {
     ///
     /// An agent without its HTTP socket is still a cache. So a failure of the socket is a warning,
     /// and one of the requested port an error.
-    pub(crate) fn bind(directory: &Path, address: Option<SocketAddr>) -> Result<Self, HostError> {
+    pub(crate) fn bind(directory: &Path, address: Option<SocketAddr>) -> Result<Self, AgentError> {
         let files = HttpFiles::in_directory(directory);
         files.remove();
         let unix = files.bind_socket().inspect_err(|error| {
@@ -101,16 +101,17 @@ impl HttpListeners {
 }
 
 impl Loopback {
-    fn bind(address: SocketAddr, files: &HttpFiles) -> Result<Self, HostError> {
+    fn bind(address: SocketAddr, files: &HttpFiles) -> Result<Self, AgentError> {
         if !address.ip().is_loopback() {
-            return Err(HostError::NotLoopback { address });
+            return Err(AgentError::NotLoopback { address });
         }
-        let failed = |error| HostError::system(format!("cannot listen on {address}"), error);
+        let failed = |error| AgentError::system(format!("cannot listen on {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let token = AccessToken::random().map_err(|error| HostError::system("cannot make a token", error))?;
+        let token =
+            AccessToken::random().map_err(|error| AgentError::system("cannot make a token", error))?;
         let written = files.write_token(token.text(), &format!("http://{address}/?token={}", token.text()));
-        written.map_err(|error| HostError::system("cannot write the page's token", error))?;
+        written.map_err(|error| AgentError::system("cannot write the page's token", error))?;
         Ok(Self { listener, address, token })
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foreread_host::error::HostError;
+use crate::error::AgentError;
 use foreread_host::status::{AgentStatus, JobStatus};
 use foreread_tier_testing::until;
 use serde_json::Value;
@@ -225,7 +225,7 @@ fn addresses_that_other_machines_reach_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
         let error = HttpListeners::bind(directory.path(), Some(address.parse().unwrap())).unwrap_err();
-        assert!(matches!(error, HostError::NotLoopback { .. }), "{error}");
+        assert!(matches!(error, AgentError::NotLoopback { .. }), "{error}");
     }
     assert!(std::fs::read_dir(directory.path()).unwrap().next().is_none());
 }

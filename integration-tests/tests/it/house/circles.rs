@@ -20,8 +20,6 @@ const MOST_FILES: usize = 4;
 
 /// Packages with larger circles, and the files of their largest one.
 const LARGER: &[(&str, usize)] = &[
-    ("foreread", 14),
-    ("foreread-agent", 21),
     ("foreread-agent-client", 8),
     ("foreread-dataset", 39),
     ("foreread-formats", 5),

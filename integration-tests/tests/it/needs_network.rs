@@ -182,12 +182,13 @@ fn ranks_of_a_node_without_network_share_its_cache() {
     let script = r#"
         ip netns add none
         member() {
-            n=$1; shift
-            RANK=$n WORLD_SIZE=2 "$@" exec ip netns exec none "$FOREREAD" load "$DATASET" --report json \
+            n=$1
+            RANK=$n WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
+                exec ip netns exec none "$FOREREAD" load "$DATASET" --report json \
                 --epochs 3 --batch-size 16 --memory 20MB --digest > report-$n 2> printed-$n
         }
         ip netns exec none cat /proc/net/route | wc -l > report-4
-        for n in 0 1; do member $n env MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 & done
+        for n in 0 1; do member $n & done
         wait
     "#;
     network.run(2, script);

@@ -25,6 +25,7 @@ mod samples;
 mod saved;
 mod scan;
 mod shard_error;
+pub(crate) mod shard_journal;
 mod sniff;
 mod source;
 mod tar;
@@ -43,7 +44,7 @@ use self::reader::ShardStore;
 pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
 use self::shard_error::ShardError;
 pub(crate) use self::sniff::{FirstBytes, look, sniff};
-use crate::shard_journal::{KnownShards, ShardJournal};
+use crate::packed::shard_journal::{KnownShards, ShardJournal};
 use crate::{DatasetError, Format, FormatOptions};
 
 /// The number of parallel requests, over all shards.

@@ -20,7 +20,7 @@ use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{recordio, samples, scan, tar, tfrecord, zip};
-use crate::values::LABEL;
+use crate::build::value_table::LABEL;
 use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
 /// The name of the file that describes the shards of its directory.

@@ -21,17 +21,17 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::files::TableFiles;
 use super::{TableColumn, TableLabel, TableRows};
-use crate::catalog_file::{ARRAYS_KEY, LABEL_COLUMN_KEY, SUMMARY_KEY};
-use crate::catalog_version::VERSION_TABLE;
-use crate::changes::FileChanges;
-use crate::encode::{
+use crate::build::changes::FileChanges;
+use crate::build::files::{
     CatalogHeader, ROWS, begin, etag, finish, hash_names, hash_text, hash_version, modified,
 };
-use crate::encode_packed::field_columns;
-use crate::servers::{self, Layouts};
-use crate::shard_columns::strings;
-use crate::values::{self, LABEL, PREFIX, SampleValue, hash_value};
-use crate::{ArrayType, Format, file_lists};
+use crate::build::shard_columns::strings;
+use crate::build::shards::field_columns;
+use crate::build::value_table::{self, LABEL, PREFIX, SampleValue, hash_value};
+use crate::catalog::server_shares::{self, Layouts};
+use crate::catalog_file::version::VERSION_TABLE;
+use crate::catalog_file::{ARRAYS_KEY, LABEL_COLUMN_KEY, SUMMARY_KEY, file_lists};
+use crate::{ArrayType, Format};
 
 /// The most values of a column of texts that are kept in memory.
 const FEW_TEXTS: usize = 4096;
@@ -264,7 +264,7 @@ impl TableCatalog<'_> {
                 arrays.insert(name, kind);
             }
         }
-        values::arrays_text(&arrays)
+        value_table::arrays_text(&arrays)
     }
 
     /// The bytes of the catalog file.
@@ -292,7 +292,7 @@ impl TableCatalog<'_> {
             has_tags.then(|| Field::new("etag", DataType::Utf8, true)),
             has_fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
             has_fields.then(|| Field::new(file_lists::COLUMN, DataType::Utf8, false)),
-            (!self.layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
+            (!self.layouts.is_empty()).then(|| Field::new(server_shares::COLUMN, DataType::UInt32, true)),
         ];
         let fields = fields.into_iter().flatten().chain(values.iter().map(|column| column.field.clone()));
         let label_column = rows.label_column.clone().map(|name| (LABEL_COLUMN_KEY, name));
@@ -340,7 +340,7 @@ impl TableCatalog<'_> {
             if !self.layouts.is_empty() {
                 let server = |row: usize| {
                     let layout = self.layouts.get(&self.object(row).path)?;
-                    servers::encode(&**layout, self.extent(row).0)
+                    server_shares::encode(&**layout, self.extent(row).0)
                 };
                 arrays.push(Arc::new(some.clone().map(server).collect::<UInt32Array>()));
             }

@@ -18,10 +18,11 @@ use foreread_tier::OriginTier;
 use self::encode::TableCatalog;
 pub(crate) use self::files::TableFiles;
 pub use self::rows::{TableColumn, TableLabel, TableRows};
-use crate::build_catalog::no_randomness;
-use crate::encode::{CatalogHeader, IndexNotes};
-use crate::listing::Listing;
-use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, servers};
+use crate::build::files::{CatalogHeader, IndexNotes};
+use crate::build::no_randomness;
+use crate::catalog::server_shares;
+use crate::catalog_file::listing::Listing;
+use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress};
 
 impl Catalog {
     /// The catalog of a table's rows, whose files lie below `base_url`, the location of `origin`.
@@ -77,7 +78,7 @@ impl Catalog {
         if rows.is_empty() {
             return Err(no_rows(rows, "no row has its files"));
         }
-        let layouts = servers::layouts(origin, &files.objects).await;
+        let layouts = server_shares::layouts(origin, &files.objects).await;
         let listing = Listing::of(files.objects.iter()).map_err(|error| no_randomness(base_url, error))?;
         let catalog = TableCatalog { rows, files: &files, layouts: &layouts };
         let outside = catalog.outside();

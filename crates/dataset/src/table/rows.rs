@@ -9,8 +9,8 @@ use arrow_array::{
 use arrow_schema::ArrowError;
 use arrow_select::filter::filter;
 
-use crate::classes::listed;
-use crate::values::LABEL;
+use crate::build::value_table::LABEL;
+use crate::index::classes::listed;
 use crate::{ArrayType, DatasetError, DatasetErrorKind};
 
 /// The rows of a table: one sample each, in this order.

@@ -31,6 +31,7 @@ mod braces;
 mod build;
 mod catalog;
 mod catalog_file;
+mod catalog_name;
 mod checksum;
 mod disk;
 mod error;
@@ -38,19 +39,21 @@ mod format;
 mod format_options;
 mod index;
 mod list;
+mod messages;
 mod names;
 mod packed;
+mod sample_value;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
 pub use braces::expand;
-pub use build::value_table::SampleValue;
 pub use catalog::growth::Growth;
 pub use catalog::server_shares::{ServerShare, ServerShares};
 pub use catalog::split::SplitOptions;
 pub use catalog::{Catalog, CatalogEntry, SampleField};
+pub use catalog_name::{CATALOG_NAME, CATALOG_SUFFIX};
 pub use checksum::SampleChecksum;
 pub use disk::lock_file::{LockAttempt, LockFile};
 pub use disk::replace::replace_file;
@@ -58,14 +61,9 @@ pub use error::{DatasetError, DatasetErrorKind};
 pub use foreread_formats::ArrayType;
 pub use format::Format;
 pub use format_options::FormatOptions;
-pub use index::groups::Grouping;
-pub use index::{IndexOptions, IndexProgress};
+pub use list::grouping::Grouping;
 pub use list::listing_journal::forget_listing;
+pub use list::options::IndexOptions;
+pub use list::progress::IndexProgress;
+pub use sample_value::SampleValue;
 pub use table::{TableColumn, TableLabel, TableRows};
-
-/// The name of a catalog that is stored next to its data, where it is found and used.
-pub const CATALOG_NAME: &str = "catalog.foreread";
-
-/// How names of catalogs end. Such files are never samples, so that a catalog may lie in the
-/// directory it describes.
-pub const CATALOG_SUFFIX: &str = ".foreread";

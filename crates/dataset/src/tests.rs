@@ -8,7 +8,7 @@ use foreread_types::SampleId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::catalog::server_shares::Layouts;
+use crate::build::object_layouts::Layouts;
 use crate::catalog_file::CatalogFile;
 use crate::catalog_file::checksum::{checksum, checksum_digits};
 use crate::packed::{FormatColumns, IndexedShard, SampleRows};
@@ -48,7 +48,7 @@ fn files_are_found_by_their_paths() {
     assert_eq!(
         Catalog::from_shards(
             "/data",
-            crate::build::files::IndexNotes::default(),
+            crate::build::header::IndexNotes::default(),
             Format::Tar,
             packed(),
             None,
@@ -86,7 +86,7 @@ fn packed_saved() -> (TempDir, std::path::PathBuf) {
     let path = directory.path().join("packed.foreread");
     Catalog::from_shards(
         "/data",
-        crate::build::files::IndexNotes::default(),
+        crate::build::header::IndexNotes::default(),
         Format::Tar,
         packed(),
         None,

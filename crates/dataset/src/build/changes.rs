@@ -11,36 +11,13 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, UInt32Array};
 use arrow_schema::{DataType, Field};
-use foreread_tier::{FileChange, Object, Version};
+use foreread_tier::{Object, Version};
 
-use crate::build::files::CatalogHeader;
-use crate::catalog_file::LOCATION_KEY;
+use crate::build::header::CatalogHeader;
+use crate::catalog_file::column_names::CHANGED;
+use crate::catalog_file::keys::LOCATION_KEY;
+use crate::catalog_file::object_versions::location;
 use crate::catalog_file::version::{VERSION_CHANGES, VERSION_TABLE};
-
-/// The column's name.
-pub(crate) const COLUMN: &str = "changed";
-
-/// The version of a file or an object, from what a catalog has of it. `location` is the directory
-/// of the changes.
-pub(crate) fn version(
-    modified: Option<i64>,
-    change: Option<u32>,
-    location: Option<u32>,
-    tag: Option<Arc<str>>,
-) -> Option<Version> {
-    match (modified, change.zip(location), tag) {
-        (Some(modified), Some((digest, location)), _) => {
-            Some(Version::Written { modified, changed: FileChange::Indexed(digest), location })
-        }
-        (Some(time), None, _) => Some(Version::Modified(time)),
-        (None, _, tag) => tag.map(Version::ETag),
-    }
-}
-
-/// The location of an object's change, if it has one.
-pub(crate) fn location(object: &Object) -> Option<u32> {
-    object.version.as_ref()?.change().map(|(_, location)| location)
-}
 
 /// The changes of one listing: the location that they are of. `None` if there are none to keep.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +34,7 @@ impl FileChanges {
     }
 
     pub(crate) fn field(self) -> Option<Field> {
-        self.0.map(|_| Field::new(COLUMN, DataType::UInt32, true))
+        self.0.map(|_| Field::new(CHANGED, DataType::UInt32, true))
     }
 
     /// The column of these rows' objects, if there is one.

@@ -4,7 +4,7 @@
 //! some origins need (modification times, ETags) are written only where they are used. The output
 //! depends only on the samples, their listing and the base URL.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -14,28 +14,22 @@ use arrow_array::{
     UInt64Array,
 };
 use arrow_ipc::writer::FileWriter;
-use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
-use foreread_tier::{Object, Version};
+use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
+use foreread_tier::Object;
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::IndexOptions;
-use crate::build::changes::{self, FileChanges};
+use crate::build::changes::FileChanges;
+use crate::build::class_numbers::ClassNumbers;
+use crate::build::header::CatalogHeader;
 use crate::build::released::in_pieces;
-use crate::catalog::server_shares;
-use crate::catalog_file::checksum::{checksum, checksum_digits};
-use crate::catalog_file::listing::Listing;
-use crate::catalog_file::version::{VERSION, VERSION_ORDERED, VERSION_TABLE};
-use crate::catalog_file::{
-    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
-    LISTING_KEY, NAME_KEY, ORDERED_KEY, REQUEST_KEY, VERSION_KEY,
-};
-use crate::index::classes::ClassNumbers;
+use crate::build::schema::described;
+use crate::catalog_file::column_names;
+use crate::catalog_file::fingerprint::{hash_names, hash_text, hash_version};
+use crate::catalog_file::object_versions::{etag, location, modified};
+use crate::catalog_file::version::{VERSION, VERSION_ORDERED};
+use crate::catalog_file::writer::{ROWS, begin_with, finish};
 use crate::names::{SplitName, compare};
-
-/// Rows per batch. A million samples take few batches, and the text of a batch is far below the
-/// 31-bit limit of its length.
-pub(crate) const ROWS: usize = 65_536;
 
 /// One sample to be written to a catalog.
 pub(crate) struct CatalogSample {
@@ -58,61 +52,6 @@ impl CatalogSample {
 
     fn etag(&self) -> Option<&str> {
         etag(&self.object)
-    }
-}
-
-pub(crate) fn modified(object: &Object) -> Option<i64> {
-    object.version.as_ref().and_then(Version::modified)
-}
-
-pub(crate) fn etag(object: &Object) -> Option<&str> {
-    match &object.version {
-        Some(Version::ETag(tag)) => Some(tag),
-        _ => None,
-    }
-}
-
-/// What the options of an index add to its catalog.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct IndexNotes<'a> {
-    /// The user's name for the location of the data.
-    pub(crate) name: Option<&'a str>,
-    /// How the index was requested.
-    pub(crate) request: Option<&'a str>,
-}
-
-impl<'a> IndexNotes<'a> {
-    pub(crate) fn of(options: &'a IndexOptions) -> Self {
-        Self { name: options.name.as_deref(), request: options.request.as_deref() }
-    }
-}
-
-/// The metadata of a catalog.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CatalogHeader<'a> {
-    pub(crate) base_url: &'a str,
-    pub(crate) notes: IndexNotes<'a>,
-    pub(crate) listing: Listing,
-    /// Further metadata.
-    pub(crate) extra: &'a [(&'static str, String)],
-}
-
-/// A text's part of a fingerprint.
-pub(crate) fn hash_text(hash: &mut Xxh3, kind: u8, text: &str) {
-    hash.update(&[kind]);
-    hash.update(&(text.len() as u64).to_le_bytes());
-    hash.update(text.as_bytes());
-}
-
-/// An object's state, in a fingerprint.
-pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
-    match (modified(object), etag(object)) {
-        (Some(time), _) => {
-            hash.update(&[2]);
-            hash.update(&time.to_le_bytes());
-        }
-        (None, Some(tag)) => hash_text(hash, 3, tag),
-        (None, None) => hash.update(&[0]),
     }
 }
 
@@ -168,7 +107,7 @@ impl SampleFacts {
         self.has_modified |= sample.modified().is_some();
         self.has_etag |= sample.etag().is_some();
         self.has_server |= server.is_some();
-        self.changes = self.changes.or_else(|| changes::location(object));
+        self.changes = self.changes.or_else(|| location(object));
     }
 
     /// Classes are covered if they have other numbers than the labels alone would give them.
@@ -178,13 +117,6 @@ impl SampleFacts {
         }
         Fingerprint(self.hash.digest128())
     }
-}
-
-/// The part of chosen classes in a fingerprint.
-pub(crate) fn hash_names(hash: &mut Xxh3, names: &[impl AsRef<str>]) {
-    hash.update(&[12]);
-    hash.update(&(names.len() as u64).to_le_bytes());
-    names.iter().for_each(|name| hash_text(hash, 12, name.as_ref()));
 }
 
 /// The bytes of the catalog file. `samples` are in the order of their numbers, and `classes` are
@@ -231,7 +163,7 @@ pub(crate) fn encode_pieces<W: Write, E: From<ArrowError>>(
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
     if facts.has_server {
-        fields.push(Field::new(server_shares::COLUMN, DataType::UInt32, true));
+        fields.push(Field::new(column_names::SERVER, DataType::UInt32, true));
     }
     let fingerprint = facts.fingerprint(&labels.classes);
     let schema = described(fields, (version, changes), head, format, fingerprint);
@@ -257,64 +189,6 @@ pub(crate) fn encode_pieces<W: Write, E: From<ArrowError>>(
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
     }
     Ok(writer)
-}
-
-/// Creates a writer for batches of these columns. `version` is that of a catalog without changes.
-pub(crate) fn begin(
-    fields: Vec<Field>,
-    versions: (&str, FileChanges),
-    head: CatalogHeader<'_>,
-    format: &str,
-    fingerprint: Fingerprint,
-) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
-    let schema = described(fields, versions, head, format, fingerprint);
-    let writer = begin_with(&schema, Vec::new())?;
-    Ok((schema, writer))
-}
-
-/// The schema of these columns, with the catalog's metadata.
-fn described(
-    fields: Vec<Field>,
-    (version, changes): (&str, FileChanges),
-    head: CatalogHeader<'_>,
-    format: &str,
-    fingerprint: Fingerprint,
-) -> Arc<Schema> {
-    let metadata = [
-        (VERSION_KEY, changes.version(version).to_owned()),
-        (BASE_URL_KEY, head.base_url.to_owned()),
-        (FORMAT_KEY, format.to_owned()),
-        (FINGERPRINT_KEY, fingerprint.to_string()),
-        (LISTING_KEY, head.listing.text()),
-    ];
-    let notes = [(NAME_KEY, head.notes.name), (REQUEST_KEY, head.notes.request)];
-    let notes = notes.into_iter().filter_map(|(key, text)| Some((key, text?.to_owned())));
-    // The version may be a later one, of catalogs with changes.
-    let ordered =
-        [VERSION_ORDERED, VERSION_TABLE].contains(&version).then(|| (ORDERED_KEY, String::from("1")));
-    let extra = notes.chain(ordered).chain(changes.metadata()).chain(head.extra.iter().cloned());
-    let all = metadata.into_iter().chain(extra);
-    let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
-    Arc::new(Schema::new(fields).with_metadata(metadata))
-}
-
-/// Creates a writer for batches of this schema, which has the catalog's metadata.
-pub(crate) fn begin_with<W: Write>(schema: &Schema, out: W) -> Result<FileWriter<W>, ArrowError> {
-    let mut writer = FileWriter::try_new(out, schema)?;
-    let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
-    writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
-    Ok(writer)
-}
-
-/// The written bytes, with their checksum.
-pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowError> {
-    writer.finish()?;
-    let mut bytes = writer.into_inner()?;
-    let damaged = |fault: CatalogFault| ArrowError::IpcError(fault.why);
-    let digits = checksum_digits(&bytes).map_err(damaged)?;
-    let sum = checksum(&bytes, &digits);
-    bytes[digits].copy_from_slice(sum.as_bytes());
-    Ok(bytes)
 }
 
 /// The column of labels.

@@ -1,10 +1,14 @@
 //! Making catalogs: of files, and of the samples in shards.
 
 pub(crate) mod changes;
+pub(crate) mod class_numbers;
 pub(crate) mod files;
+pub(crate) mod header;
+pub(crate) mod object_layouts;
 pub(crate) mod recipe_table;
 pub(crate) mod released;
 pub(crate) mod runs;
+pub(crate) mod schema;
 pub(crate) mod shard_columns;
 pub(crate) mod shards;
 pub(crate) mod value_table;
@@ -15,13 +19,16 @@ use arrow_schema::ArrowError;
 use foreread_tier::{Object, Version};
 use foreread_types::setting;
 
-use crate::build::files::{CatalogHeader, CatalogSample, IndexNotes, ROWS, encode};
+use crate::build::files::{CatalogSample, encode};
+use crate::build::header::{CatalogHeader, IndexNotes};
+use crate::build::object_layouts::Layouts;
 use crate::build::recipe_table::RecipeTable;
 use crate::build::released::in_pieces;
-use crate::catalog::server_shares::{self, Layouts};
-use crate::catalog::shortened;
+use crate::catalog_file::keys::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
 use crate::catalog_file::listing::Listing;
-use crate::catalog_file::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
+use crate::catalog_file::server_column;
+use crate::catalog_file::writer::ROWS;
+use crate::messages::shortened;
 use crate::names::{MAX_TEXT, SplitName, compare, refuse};
 use crate::packed::IndexedShard;
 use crate::{Catalog, DatasetError, DatasetErrorKind, Format};
@@ -76,7 +83,7 @@ impl Catalog {
             let sum = total.checked_add(object.size);
             total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
             let layout = layouts.get(&object.path);
-            let server = layout.and_then(|layout| server_shares::encode(&**layout, 0));
+            let server = layout.and_then(|layout| server_column::encode(&**layout, 0));
             samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server, has_labels });
         }
         if samples.is_empty() {

@@ -13,9 +13,12 @@ use foreread_formats::Run;
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::build::files::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
+use crate::build::header::CatalogHeader;
+use crate::build::schema::begin;
 use crate::build::shard_columns::ShardColumns;
+use crate::catalog_file::fingerprint::{hash_text, hash_version};
 use crate::catalog_file::version::VERSION_VALUES;
+use crate::catalog_file::writer::{ROWS, finish};
 use crate::packed::IndexedShard;
 
 /// Whether all samples of these shards are in runs of one length, without further columns.
@@ -96,7 +99,7 @@ mod tests {
     use foreread_types::SampleId;
 
     use super::*;
-    use crate::catalog::server_shares::Layouts;
+    use crate::build::object_layouts::Layouts;
     use crate::packed::{FormatColumns, SampleRows, ShardExtra};
     use crate::{Catalog, DatasetErrorKind, Format};
 
@@ -114,7 +117,7 @@ mod tests {
     fn catalog(shards: Vec<IndexedShard>) -> Catalog {
         Catalog::from_shards(
             "/data",
-            crate::build::files::IndexNotes::default(),
+            crate::build::header::IndexNotes::default(),
             Format::Tokens,
             shards,
             None,
@@ -188,7 +191,7 @@ mod tests {
             let shards = vec![shard("a", size, runs.clone())];
             let made = Catalog::from_shards(
                 "/data",
-                crate::build::files::IndexNotes::default(),
+                crate::build::header::IndexNotes::default(),
                 Format::Tokens,
                 shards,
                 None,

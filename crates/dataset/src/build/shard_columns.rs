@@ -9,7 +9,9 @@ use arrow_array::{ArrayRef, DictionaryArray, Int32Array, StringArray, TimestampN
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 
 use crate::build::changes::FileChanges;
-use crate::build::files::{CatalogHeader, ROWS, etag, modified};
+use crate::build::header::CatalogHeader;
+use crate::catalog_file::object_versions::{etag, modified};
+use crate::catalog_file::writer::ROWS;
 use crate::packed::IndexedShard;
 
 /// These columns over all shards.

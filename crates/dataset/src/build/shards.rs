@@ -12,14 +12,18 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::build::files::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
+use crate::build::header::CatalogHeader;
+use crate::build::object_layouts::Layouts;
 use crate::build::recipe_table::{self, RecipeTable};
+use crate::build::schema::begin;
 use crate::build::shard_columns::{ShardColumns, strings};
 use crate::build::value_table::{self, ValueTable};
-use crate::catalog::server_shares::{self, Layouts};
+use crate::catalog_file::fingerprint::{hash_text, hash_version};
 use crate::catalog_file::version::{
     VERSION_CHECKED, VERSION_DECODED, VERSION_ORDERED, VERSION_PACKED, VERSION_VALUES,
 };
+use crate::catalog_file::writer::{ROWS, finish};
+use crate::catalog_file::{column_names, server_column};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::{Format, SampleChecksum};
 
@@ -110,7 +114,7 @@ pub(crate) fn encode(
                 true,
             )
         }),
-        (!layouts.is_empty()).then(|| Field::new(server_shares::COLUMN, DataType::UInt32, true)),
+        (!layouts.is_empty()).then(|| Field::new(column_names::SERVER, DataType::UInt32, true)),
     ];
     let made_fields = made.iter().flat_map(|made| made.fields());
     let columns = columns.into_iter().flatten().chain(made_fields);
@@ -152,7 +156,7 @@ pub(crate) fn encode(
         if !layouts.is_empty() {
             let server = |at: &(usize, usize)| {
                 let layout = layouts.get(&of(at).object.path)?;
-                server_shares::encode(&**layout, extent(at).0)
+                server_column::encode(&**layout, extent(at).0)
             };
             arrays.push(Arc::new(rows.iter().map(server).collect::<UInt32Array>()));
         }

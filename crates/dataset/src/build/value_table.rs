@@ -6,7 +6,6 @@
 //! in the order of their names. All other columns are `value.NAME`. The price is memory: a value
 //! takes one to eight bytes per sample, an array its length.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -19,33 +18,12 @@ use foreread_formats::{ArrayType, ColumnValues};
 use foreread_types::setting;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::build::files::hash_names;
-use crate::index::classes::check;
+use crate::build::class_numbers::check;
+use crate::catalog_file::array_types::{SAMPLE, arrays_text};
+use crate::catalog_file::column_names::{LABEL, VALUE_PREFIX};
+use crate::catalog_file::fingerprint::{hash_names, hash_value};
 use crate::packed::{IndexedShard, SampleRows};
-use crate::{DatasetError, DatasetErrorKind};
-
-/// What the names of these columns begin with.
-pub(crate) const PREFIX: &str = "value.";
-
-/// The column of texts that is the catalog's column of labels.
-pub(crate) const LABEL: &str = "label";
-
-/// The name under which the type of the samples' own bytes is stored.
-const SAMPLE: &str = "";
-
-/// A value of one sample.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum SampleValue<'a> {
-    /// An integer.
-    Integer(i64),
-    /// A number with a fraction.
-    Float(f64),
-    /// A text.
-    Text(Cow<'a, str>),
-    /// An array: its type, and its bytes.
-    Array(&'a ArrayType, &'a [u8]),
-}
+use crate::{DatasetError, DatasetErrorKind, SampleValue};
 
 /// The type of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -214,7 +192,7 @@ impl ValueTable {
 
     /// The column in the schema.
     pub(crate) fn field(&self) -> Field {
-        let name = format!("{PREFIX}{}", self.name);
+        let name = format!("{VALUE_PREFIX}{}", self.name);
         match &self.kind {
             ValueType::Integer => Field::new(name, DataType::Int64, true),
             ValueType::Float => Field::new(name, DataType::Float64, true),
@@ -283,20 +261,6 @@ pub(crate) fn missing_labels(rows: &SampleRows) -> u64 {
     missing as u64
 }
 
-/// A value's part of a fingerprint.
-pub(crate) fn hash_value(hash: &mut Xxh3, value: Option<SampleValue<'_>>) {
-    let (kind, bytes): (u8, &[u8]) = match &value {
-        None => (7, &[]),
-        Some(SampleValue::Integer(value)) => (8, &value.to_le_bytes()),
-        Some(SampleValue::Float(value)) => (9, &value.to_bits().to_le_bytes()),
-        Some(SampleValue::Text(text)) => (10, text.as_bytes()),
-        Some(SampleValue::Array(_, bytes)) => (11, bytes),
-    };
-    hash.update(&[kind]);
-    hash.update(&(bytes.len() as u64).to_le_bytes());
-    hash.update(bytes);
-}
-
 /// The types of arrays in a dataset, as the catalog's metadata has them: JSON, by column. `None`
 /// if there are none. The samples' own type is left out if shards differ in it.
 pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<String> {
@@ -318,11 +282,6 @@ pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<S
     arrays_text(&arrays)
 }
 
-/// Types of arrays by column, as the catalog's metadata has them. `None` if there are none.
-pub(crate) fn arrays_text(arrays: &BTreeMap<&str, &ArrayType>) -> Option<String> {
-    (!arrays.is_empty()).then(|| serde_json::to_string(arrays).ok()).flatten()
-}
-
 /// The types of fields in a dataset, as the catalog's metadata has them: JSON, by name. `None` if
 /// there are none. Types are left out if shards differ in more than the first length.
 pub(crate) fn field_arrays(shards: &[IndexedShard]) -> Option<String> {
@@ -342,39 +301,6 @@ pub(crate) fn field_arrays(shards: &[IndexedShard]) -> Option<String> {
     (!arrays.is_empty()).then(|| serde_json::to_string(&arrays).ok()).flatten()
 }
 
-/// The types of arrays in a catalog.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ArrayTypes {
-    values: BTreeMap<String, ArrayType>,
-    fields: BTreeMap<String, ArrayType>,
-}
-
-impl ArrayTypes {
-    /// Parses what [`arrays`] and [`field_arrays`] wrote.
-    pub(crate) fn parse(values: Option<&str>, fields: Option<&str>) -> Option<Self> {
-        let parse = |text: Option<&str>| match text {
-            None => Some(BTreeMap::new()),
-            Some(text) => serde_json::from_str(text).ok(),
-        };
-        Some(Self { values: parse(values)?, fields: parse(fields)? })
-    }
-
-    /// The type of the samples' own bytes.
-    pub(crate) fn of_samples(&self) -> Option<&ArrayType> {
-        self.values.get(SAMPLE)
-    }
-
-    /// The type of a column's values.
-    pub(crate) fn of_column(&self, name: &str) -> Option<&ArrayType> {
-        self.values.get(name)
-    }
-
-    /// The type of a field.
-    pub(crate) fn of_field(&self, name: &str) -> Option<&ArrayType> {
-        self.fields.get(name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use foreread_formats::ValueColumn;
@@ -382,7 +308,7 @@ mod tests {
     use foreread_types::SampleId;
 
     use super::*;
-    use crate::catalog::server_shares::Layouts;
+    use crate::build::object_layouts::Layouts;
     use crate::packed::{FormatColumns, SampleRows, ShardExtra};
     use crate::{Catalog, Format};
 
@@ -402,7 +328,7 @@ mod tests {
     fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
         let made = Catalog::from_shards(
             "/data",
-            crate::build::files::IndexNotes::default(),
+            crate::build::header::IndexNotes::default(),
             Format::Parquet,
             shards,
             None,

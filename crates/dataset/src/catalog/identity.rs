@@ -4,7 +4,7 @@ use foreread_types::{DatasetIdentity, Fingerprint};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Catalog;
-use crate::build::files::hash_text;
+use crate::catalog_file::fingerprint::hash_text;
 use crate::catalog_file::listing::Listing;
 
 impl Catalog {

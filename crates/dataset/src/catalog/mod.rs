@@ -9,7 +9,10 @@
 //! in memory as well, some 63 bytes per sample.
 
 pub(crate) mod growth;
+pub(crate) mod growth_record;
 pub(crate) mod identity;
+pub(crate) mod join;
+pub(crate) mod part;
 pub(crate) mod same_samples;
 pub(crate) mod select;
 pub(crate) mod server_shares;
@@ -27,17 +30,21 @@ use bytes::Bytes;
 use foreread_tier::{Object, Span, StorageServer};
 use foreread_types::{Fingerprint, SampleId, Sizes};
 
-use crate::build::changes;
-use crate::build::value_table::ArrayTypes;
-use crate::catalog::growth::CatalogGrowth;
-use crate::catalog::select::{ChosenSamples, number_text, parse_numbers, rewritten};
+use crate::catalog::growth_record::CatalogGrowth;
+use crate::catalog::part::{ChosenSamples, number_text, parse_numbers, rewritten};
+use crate::catalog_file::array_types::ArrayTypes;
+use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::keys::{
+    ARRAYS_KEY, BASE_URL_KEY, FIELD_ARRAYS_KEY, FINGERPRINT_KEY, FORMAT_KEY, LISTING_KEY, LOCATION_KEY,
+    NAME_KEY, SAMPLES_KEY,
+};
 use crate::catalog_file::listing::Listing;
 use crate::catalog_file::{
-    ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SAMPLES_KEY, corrupt, file_lists, recognise,
+    CatalogFile, CatalogRow, ObjectPath, file_lists, object_versions, recognise, server_column,
 };
 use crate::disk::replace::replace_file_with;
 use crate::disk::shared_file;
+use crate::messages::shortened;
 use crate::names::{SplitName, compare, refuse};
 use crate::{DatasetError, DatasetErrorKind, Format, SampleChecksum, replace_file};
 
@@ -297,7 +304,7 @@ impl Catalog {
         if let Some(files) = &row.files {
             return self.files_entry(files, row.length).map_err(|fault| self.failed(id, fault));
         }
-        let version = changes::version(row.modified, row.changed, self.0.location, row.etag);
+        let version = object_versions::version(row.modified, row.changed, self.0.location, row.etag);
         let path = match row.object {
             ObjectPath::File(path) => path,
             ObjectPath::IndexedShard(path) => Arc::clone(path),
@@ -431,7 +438,7 @@ impl Catalog {
     /// The storage server that holds a sample's first byte, if the storage has several and the
     /// catalog names it. A hint, because files may move.
     pub fn server(&self, id: SampleId) -> Option<StorageServer> {
-        self.server_value(id).and_then(server_shares::decode)
+        self.server_value(id).and_then(server_column::decode)
     }
 
     /// A sample's value in the column of servers.
@@ -441,7 +448,7 @@ impl Catalog {
 
     /// Whether a sample was released to an archive when the dataset was indexed.
     pub fn is_released(&self, id: SampleId) -> bool {
-        self.server_value(id).is_some_and(server_shares::is_released)
+        self.server_value(id).is_some_and(server_column::is_released)
     }
 
     /// The number of objects: the samples, or their shards.
@@ -578,14 +585,6 @@ impl CatalogInner {
         };
         let growth = CatalogGrowth::of(&image, fingerprint)?;
         Ok(Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays, growth })
-    }
-}
-
-/// The beginning of a path that may be very long.
-pub(crate) fn shortened(path: &str) -> String {
-    match path.char_indices().nth(200) {
-        Some((end, _)) => format!("{}...", &path[..end]),
-        None => path.to_owned(),
     }
 }
 

@@ -9,8 +9,7 @@ use foreread_tier::{Span, Version};
 use foreread_types::SampleId;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::build::files::hash_text;
-use crate::build::value_table::hash_value;
+use crate::catalog_file::fingerprint::{hash_text, hash_value};
 use crate::catalog_file::listing::Listing;
 use crate::{Catalog, DatasetError};
 

@@ -1,73 +1,17 @@
-//! The storage servers of samples: an optional column of a catalog.
+//! How the samples of a catalog are spread over storage servers.
 //!
 //! On a file system with several servers, each sample's server is read when the dataset is indexed.
-//! Reports, warnings and the bounds on silent reads use it. It is a hint: files may move to other
-//! servers. So it is not part of the fingerprint, and no read depends on it. The price is one to
-//! four bytes per sample.
+//! Reports, warnings and the bounds on silent reads use it. See the
+//! [column](crate::catalog_file::server_column).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use foreread_tier::{Object, ObjectLayout, OriginTier, StorageServer};
+use foreread_tier::{ObjectLayout, StorageServer};
 use foreread_types::SampleId;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Catalog;
-
-/// The column's name: Lustre's word, for readers of catalogs.
-pub(crate) const COLUMN: &str = "ost";
-
-/// The value of samples that the metadata server holds.
-const METADATA: u32 = u32::MAX;
-
-/// The value of samples that were released to an archive.
-const RELEASED: u32 = u32::MAX - 1;
-
-/// A sample without a value, in the fingerprint of the column.
-const UNKNOWN: u32 = u32::MAX - 2;
-
-/// Objects whose layouts are requested at once.
-const LAYOUTS_AT_ONCE: usize = 4096;
-
-/// The layouts of objects, by path.
-pub(crate) type Layouts = HashMap<Arc<str>, Box<dyn ObjectLayout>>;
-
-/// The column's value for the byte at `offset` of an object with this layout.
-pub(crate) fn encode(layout: &dyn ObjectLayout, offset: u64) -> Option<u32> {
-    if layout.is_released() {
-        return Some(RELEASED);
-    }
-    match layout.server(offset)? {
-        StorageServer::Metadata => Some(METADATA),
-        StorageServer::Data(index) => Some(index).filter(|index| *index < UNKNOWN),
-    }
-}
-
-/// The server that a value of the column names.
-pub(crate) fn decode(value: u32) -> Option<StorageServer> {
-    match value {
-        RELEASED => None,
-        METADATA => Some(StorageServer::Metadata),
-        index => Some(StorageServer::Data(index)),
-    }
-}
-
-/// Whether a value of the column means that the sample was released.
-pub(crate) fn is_released(value: u32) -> bool {
-    value == RELEASED
-}
-
-/// Reads the layouts of `objects`. Empty where the storage has none.
-pub(crate) async fn layouts(origin: &dyn OriginTier, objects: &[Object]) -> Layouts {
-    let mut found = Layouts::new();
-    for some in objects.chunks(LAYOUTS_AT_ONCE) {
-        let paths: Vec<_> = some.iter().map(|object| Arc::clone(&object.path)).collect();
-        let Some(layouts) = origin.layouts(paths) else { return found };
-        let layouts = some.iter().zip(layouts.await);
-        found.extend(layouts.filter_map(|(object, layout)| Some((Arc::clone(&object.path), layout?))));
-    }
-    found
-}
+use crate::catalog_file::server_column::UNKNOWN;
 
 impl Catalog {
     /// The fingerprint of the samples' servers, which [`fingerprint`](Self::fingerprint) leaves
@@ -147,8 +91,9 @@ impl ServerShares {
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
+    use std::sync::Arc;
 
-    use foreread_tier::Version;
+    use foreread_tier::{Object, ObjectLayout, Version};
 
     use super::*;
     use crate::build::SampleOrder;
@@ -185,7 +130,7 @@ mod tests {
             let boxed = layouts.into_iter().map(|layout| Box::new(layout) as Box<dyn ObjectLayout>);
             Catalog::of_files(
                 "/data",
-                crate::build::files::IndexNotes::default(),
+                crate::build::header::IndexNotes::default(),
                 objects,
                 SampleOrder::default(),
                 &paths.into_iter().zip(boxed).collect(),
@@ -207,18 +152,6 @@ mod tests {
         }
         let without = Catalog::from_objects("/data", [Object { path: "0".into(), size: 1, version: None }]);
         assert_eq!(without.unwrap().server_fingerprint(), None);
-    }
-
-    #[test]
-    fn values_of_servers_are_decoded() {
-        for (value, server, released) in [
-            (0, Some(StorageServer::Data(0)), false),
-            (700, Some(StorageServer::Data(700)), false),
-            (METADATA, Some(StorageServer::Metadata), false),
-            (RELEASED, None, true),
-        ] {
-            assert_eq!((decode(value), is_released(value)), (server, released));
-        }
     }
 
     #[test]

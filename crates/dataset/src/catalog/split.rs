@@ -12,7 +12,8 @@ use std::ops::Range;
 use foreread_types::{SampleId, setting};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use crate::build::value_table::{LABEL, hash_value};
+use crate::catalog_file::column_names::LABEL;
+use crate::catalog_file::fingerprint::hash_value;
 use crate::{Catalog, DatasetError, DatasetErrorKind, SampleValue};
 
 /// How a dataset is split.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use foreread_tier::{ErrorKind, OriginTier, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick};
 
-use crate::{CATALOG_NAME, Catalog, DatasetError, DatasetErrorKind};
+use crate::catalog_name::CATALOG_NAME;
+use crate::{Catalog, DatasetError, DatasetErrorKind};
 
 /// The largest catalog that is read from a store, in bytes: some 60 million samples.
 const LONGEST: u64 = 4 << 30;

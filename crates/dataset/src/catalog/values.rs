@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use foreread_formats::ArrayType;
 use foreread_types::SampleId;
 
-use crate::build::value_table::{LABEL, SampleValue};
+use crate::catalog_file::column_names::LABEL;
 use crate::catalog_file::columns::values::StoredValue;
-use crate::catalog_file::{LABEL_COLUMN_KEY, SUMMARY_KEY};
-use crate::{ArrayType, Catalog, DatasetError};
+use crate::catalog_file::keys::{LABEL_COLUMN_KEY, SUMMARY_KEY};
+use crate::sample_value::SampleValue;
+use crate::{Catalog, DatasetError};
 
 impl Catalog {
     /// A sample's label: the first directory of its path. `None` for a file at the top, and if

@@ -12,12 +12,11 @@ use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::DatasetErrorKind;
-use crate::catalog_file::columns::CatalogBytes;
+use crate::catalog_file::fault::{CatalogFault, corrupt, foreign};
+use crate::catalog_file::keys::{CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, MAGIC, VERSION_KEY};
 use crate::catalog_file::layout::place;
-use crate::catalog_file::{
-    CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, MAGIC, VERSION_KEY, corrupt, foreign,
-    version,
-};
+use crate::catalog_file::source::CatalogBytes;
+use crate::catalog_file::version;
 
 /// The number of bytes between blocks that are read at once.
 const CHUNK: u64 = 256 << 10;

@@ -8,12 +8,8 @@ use foreread_tier::{Object, StoredPart, Version};
 use foreread_types::Recipe;
 use serde::{Deserialize, Serialize};
 
-use crate::build::changes;
-use crate::build::files::{etag, modified};
-use crate::catalog_file::{CatalogFault, corrupt};
-
-/// The column's name.
-pub(crate) const COLUMN: &str = "files";
+use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::object_versions::{etag, modified, version};
 
 /// One file: its path, length, modification time, digest of the last change, and ETag.
 #[derive(Serialize, Deserialize)]
@@ -36,7 +32,7 @@ pub(crate) fn files(text: &str, location: Option<u32>) -> Result<Vec<Object>, Ca
     let files: Vec<ListedFile> =
         serde_json::from_str(text).map_err(|_| corrupt("the list of a sample's files is damaged"))?;
     let object = |ListedFile(path, size, modified, change, tag): ListedFile| {
-        let version = changes::version(modified, change, location, tag.map(Into::into));
+        let version = version(modified, change, location, tag.map(Into::into));
         Object { path: path.into(), size, version }
     };
     Ok(files.into_iter().map(object).collect())

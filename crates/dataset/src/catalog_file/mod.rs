@@ -17,13 +17,22 @@
 //! against damage, but not against an adversary. So every number that refers to a position in the
 //! file is checked as well.
 
+pub(crate) mod array_types;
 pub(crate) mod checksum;
+pub(crate) mod column_names;
 pub(crate) mod columns;
+pub(crate) mod fault;
 pub(crate) mod file_lists;
+pub(crate) mod fingerprint;
+pub(crate) mod keys;
 pub(crate) mod layout;
 pub(crate) mod listing;
+pub(crate) mod object_versions;
 pub(crate) mod recognise;
+pub(crate) mod server_column;
+pub(crate) mod source;
 pub(crate) mod version;
+pub(crate) mod writer;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -38,72 +47,18 @@ use bytes::Bytes;
 use foreread_tier::StoredPart;
 use foreread_types::{SampleId, Sizes};
 
-use crate::DatasetErrorKind;
-use crate::build::recipe_table;
 use crate::catalog_file::checksum::{ChecksumPass, checksum_digits, footer, tail_start, written_to};
 use crate::catalog_file::columns::runs::RunEnds;
 use crate::catalog_file::columns::shared_numbers::{self, PackedColumns};
 use crate::catalog_file::columns::values::StoredValue;
-use crate::catalog_file::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
-use crate::catalog_file::layout::{ColumnSet, batch, dictionary, place};
+use crate::catalog_file::columns::{BatchColumns, BatchDecoder, Dictionaries};
+use crate::catalog_file::fault::{CatalogFault, corrupt, foreign};
+use crate::catalog_file::keys::{MAGIC, ORDERED_KEY, RECIPES_KEY};
+use crate::catalog_file::layout::column_set::ColumnSet;
+use crate::catalog_file::layout::{batch, dictionary, place};
+use crate::catalog_file::source::CatalogBytes;
 use crate::disk::shared_file;
 use crate::disk::sparse::is_sparse;
-
-/// The magic bytes at the beginning and the end of an Arrow IPC file.
-pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-pub(crate) const VERSION_KEY: &str = "foreread.catalog";
-/// Set if the samples or the classes are in another order than that of their names.
-pub(crate) const ORDERED_KEY: &str = "foreread.ordered";
-pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
-pub(crate) const FORMAT_KEY: &str = "foreread.format";
-pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
-/// The user's name for the location of the data, if it has one.
-pub(crate) const NAME_KEY: &str = "foreread.name";
-/// The types of arrays. See [`values`](crate::build::value_table).
-pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
-/// The types of fields. See [`values`](crate::build::value_table).
-pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
-/// The lists of decoders. See [`made`](crate::build::recipe_table).
-pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
-/// What the index found, for people.
-pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
-/// The column of a table that has the labels.
-pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
-/// The directory whose changes the catalog contains. See [`changes`](crate::build::changes).
-pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
-/// Distinguishes the listing from others. See [`listing`](crate::catalog_file::listing).
-pub(crate) const LISTING_KEY: &str = "foreread.listing";
-/// How the index was requested, for the program that did.
-pub(crate) const REQUEST_KEY: &str = "foreread.request";
-/// What a catalog is after samples came and went. See [`growth`](crate::catalog::growth).
-pub(crate) const GROWTH_KEY: &str = "foreread.growth";
-/// The numbers of the samples of a part. See [`select`](crate::catalog::select).
-pub(crate) const SAMPLES_KEY: &str = "foreread.samples";
-pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
-pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
-/// Replaces the checksum's digits while it is computed.
-pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
-
-/// The reason why a file is not a usable catalog, without the file's name.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct CatalogFault {
-    pub(crate) kind: DatasetErrorKind,
-    pub(crate) why: String,
-}
-
-pub(crate) fn corrupt(why: impl Into<String>) -> CatalogFault {
-    CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.into() }
-}
-
-impl CatalogFault {
-    pub(crate) fn io(error: &io::Error) -> Self {
-        Self { kind: DatasetErrorKind::Io, why: error.to_string() }
-    }
-}
-
-pub(crate) fn foreign(why: impl Into<String>) -> CatalogFault {
-    CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
-}
 
 /// A catalog: its columns, and the positions of its texts.
 #[derive(Debug)]
@@ -483,7 +438,7 @@ impl DecodedCatalog {
                 .iter()
                 .map(|column| column.dictionary.map(|id| table(Some(id)).into()))
                 .collect(),
-            recipes: recipe_table::recipes_of(metadata.get(RECIPES_KEY).map(String::as_str))?,
+            recipes: columns::made::recipes_of(metadata.get(RECIPES_KEY).map(String::as_str))?,
         };
         if !dictionaries.is_empty() {
             return Err(corrupt("it has more dictionaries than columns for them"));

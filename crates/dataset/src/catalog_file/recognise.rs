@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::catalog_file::{BASE_URL_KEY, FINGERPRINT_KEY, LISTING_KEY, MAGIC, VERSION_KEY};
+use crate::catalog_file::keys::{BASE_URL_KEY, FINGERPRINT_KEY, LISTING_KEY, MAGIC, VERSION_KEY};
 
 /// The bytes at the beginning of a file in which its schema is searched.
 pub(crate) const HEAD: usize = 64 << 10;

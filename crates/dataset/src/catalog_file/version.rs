@@ -4,7 +4,7 @@
 //! foreread read it, or refuse what they do not know. The price is a constant for each addition.
 
 use crate::DatasetErrorKind;
-use crate::catalog_file::{CatalogFault, foreign};
+use crate::catalog_file::fault::{CatalogFault, foreign};
 
 /// Files, one a sample.
 pub(crate) const VERSION: &str = "1";

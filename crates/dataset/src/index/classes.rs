@@ -6,19 +6,18 @@
 //! request for the names of the directories. Where they cannot be listed, the user names them
 //! ([`IndexOptions::classes`](crate::IndexOptions::classes)).
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 
 use foreread_tier::{Object, OriginTier};
 use foreread_types::{Interface, setting};
 
+use crate::build::class_numbers::check;
+use crate::messages::listed;
 use crate::names::SplitName;
 use crate::{DatasetError, DatasetErrorKind, IndexOptions};
 
 /// Directories that tools make and that are no classes.
 const NO_CLASSES: [&str; 3] = ["__MACOSX", "lost+found", "@eaDir"];
-
-/// The names of classes that a message has.
-const NAMED: usize = 5;
 
 /// The classes of objects with the labels `found`. `None` if they have none, and empty if the user
 /// wants none.
@@ -91,71 +90,4 @@ pub(crate) fn labels_of(objects: &[Object]) -> BTreeSet<String> {
     });
     let labels: BTreeSet<&str> = labels.collect();
     labels.into_iter().map(str::to_owned).collect()
-}
-
-/// Checks the user's classes: each occurs once, and each of `found` occurs. An empty list fits
-/// everything, because it means that samples have no labels.
-pub(crate) fn check<'a>(
-    base_url: &str,
-    given: &[String],
-    found: impl Iterator<Item = &'a str>,
-) -> Result<(), DatasetError> {
-    let invalid = |why: String| {
-        Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {} {why}", setting("classes"))))
-    };
-    let mut known = HashSet::new();
-    if let Some(twice) = given.iter().find(|name| !known.insert(name.as_str())) {
-        return invalid(format!("has {twice:?} twice; name each class once"));
-    }
-    if known.is_empty() {
-        return Ok(());
-    }
-    let missing: Vec<&str> = found.filter(|name| !known.contains(name)).collect();
-    match missing.len() {
-        0 => Ok(()),
-        count => invalid(format!(
-            "lacks {count} of the labels: {}; add them, or exclude their samples",
-            listed(missing.into_iter(), count)
-        )),
-    }
-}
-
-/// The first of `count` names, for a message.
-pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>, count: usize) -> String {
-    let some: Vec<&str> = names.take(NAMED).collect();
-    match count - some.len() {
-        0 => some.join(", "),
-        more => format!("{} and {more} more", some.join(", ")),
-    }
-}
-
-/// The classes of a catalog: their names in the order of their numbers.
-#[derive(Debug)]
-pub(crate) struct ClassNumbers<'a> {
-    pub(crate) names: Vec<&'a str>,
-    numbers: HashMap<&'a str, i32>,
-    /// Whether they are more than the samples' labels in the order of their names.
-    pub(crate) are_chosen: bool,
-}
-
-impl<'a> ClassNumbers<'a> {
-    /// The user's classes, or those of the samples. `found` are the samples' labels in byte order.
-    pub(crate) fn of(given: Option<&'a [String]>, found: Vec<&'a str>) -> Self {
-        let names: Vec<&str> = match given {
-            Some(given) => given.iter().map(String::as_str).collect(),
-            None => found.clone(),
-        };
-        let are_chosen = names != found;
-        let numbers = names.iter().zip(0..).map(|(name, number)| (*name, number)).collect();
-        Self { names, numbers, are_chosen }
-    }
-
-    pub(crate) fn number(&self, name: &str) -> Option<i32> {
-        self.numbers.get(name).copied()
-    }
-
-    /// Whether the names are in byte order, as catalogs of the first versions have them.
-    pub(crate) fn are_sorted(&self) -> bool {
-        self.names.is_sorted()
-    }
 }

@@ -5,7 +5,6 @@
 //! files, one after another, and each file is one of its fields. So caches, orders and ranks treat
 //! it as one sample. The price: a field alone cannot be read.
 
-use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,26 +12,13 @@ use arrow_array::{Int32Array, LargeStringArray};
 use foreread_tier::{Object, OriginTier};
 use foreread_types::setting;
 
-use crate::index::classes::{self, listed};
+use crate::build::class_numbers::check;
+use crate::index::classes;
 use crate::list::choose_format;
+use crate::messages::listed;
 use crate::names::{SplitName, compare};
 use crate::table::{TableFiles, TableLabel, TableRows};
-use crate::{Catalog, DatasetError, DatasetErrorKind, Format, IndexOptions};
-
-/// How files become samples of several files.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Grouping {
-    /// Each file is a sample.
-    #[default]
-    None,
-    /// Files whose paths are equal up to the first dot of their last part are a sample. The text
-    /// after that dot, in lower case, is the name of the field.
-    Stem,
-    /// Each field has a directory. Files with one path below their directory, but for the last
-    /// ending, are a sample.
-    Directories(Vec<(String, String)>),
-}
+use crate::{Catalog, DatasetError, DatasetErrorKind, Format, Grouping, IndexOptions};
 
 /// The files of one sample, by the numbers of their fields.
 type Group = BTreeMap<usize, usize>;
@@ -217,7 +203,7 @@ async fn classes_of(
     let labels = stems.iter().map(|stem| SplitName::of(&stem.path).label(&stem.path));
     let found: BTreeSet<&str> = labels.filter(|label| !label.is_empty()).collect();
     if let Some(given) = &options.classes {
-        classes::check(base_url, given, found.into_iter())?;
+        check(base_url, given, found.into_iter())?;
         return Ok(Some(given.clone()).filter(|names| !names.is_empty()));
     }
     Ok((!found.is_empty()).then(|| found.into_iter().map(str::to_owned).collect()))

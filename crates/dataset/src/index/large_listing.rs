@@ -12,9 +12,11 @@ use std::iter::Peekable;
 use arrow_schema::ArrowError;
 use foreread_tier::{Object, OriginTier};
 
-use crate::build::files::{CatalogHeader, CatalogSample, IndexNotes, ROWS, SampleFacts, encode_pieces};
+use crate::build::files::{CatalogSample, SampleFacts, encode_pieces};
+use crate::build::header::CatalogHeader;
 use crate::build::{no_randomness, refused};
 use crate::catalog_file::listing::{ListedVersions, has_time};
+use crate::catalog_file::writer::ROWS;
 use crate::index::classes;
 use crate::list::choose_format;
 use crate::list::found_objects::{LargeListing, unsorted};
@@ -43,7 +45,7 @@ pub(crate) async fn index(
     };
     let listed = versions.listing(with_common).map_err(|error| no_randomness(base_url, error))?;
     let classes = classes::of_files(origin, base_url, options, &facts.labels).await?;
-    let head = CatalogHeader { base_url, notes: IndexNotes::of(options), listing: listed, extra: &[] };
+    let head = CatalogHeader { base_url, notes: options.notes(), listing: listed, extra: &[] };
     listing.written(head, facts, classes.as_deref(), has_labels)
 }
 

@@ -11,7 +11,7 @@ use foreread_formats::{ColumnValues, ValueColumn};
 use foreread_tier::Object;
 use foreread_types::setting;
 
-use crate::build::value_table::LABEL;
+use crate::catalog_file::column_names::LABEL;
 use crate::packed::IndexedShard;
 use crate::{FormatOptions, IndexOptions};
 

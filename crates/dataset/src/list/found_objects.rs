@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use foreread_tier::Object;
 
+use crate::catalog_name::is_catalogs;
 use crate::list::choose_format;
 use crate::list::directory_markers::DirectoryMarkers;
 use crate::list::object_runs::ObjectRuns;
-use crate::list::selection::is_catalogs;
 use crate::{DatasetError, DatasetErrorKind, Format, Grouping, IndexOptions, IndexProgress};
 
 /// The objects that a listing has found.

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use foreread_tier::TierError;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::index::classes::listed;
-use crate::{CATALOG_SUFFIX, DatasetError, DatasetErrorKind, IndexOptions};
+use crate::messages::listed;
+use crate::{DatasetError, DatasetErrorKind, IndexOptions};
 
 /// The objects of a listing that are wanted.
 #[derive(Debug)]
@@ -193,10 +193,4 @@ impl PathPatterns {
 fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
     let message = format!("{text:?} is not a valid glob: {}", error.kind());
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-}
-
-/// Whether a name is that of a catalog, or of a file of an unfinished index.
-pub(crate) fn is_catalogs(path: &str) -> bool {
-    let kept = path.strip_suffix("-shards").unwrap_or(path).strip_suffix(".partial");
-    path.ends_with(CATALOG_SUFFIX) || kept.is_some_and(|path| path.ends_with(CATALOG_SUFFIX))
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::catalog_file::columns::PackedIntegers;
+use crate::catalog_file::columns::integers::PackedIntegers;
 use crate::catalog_file::columns::shared_numbers::PackedColumns;
-use crate::catalog_file::layout::{FieldsColumn, NumberColumn};
-use crate::catalog_file::{CatalogFault, corrupt};
+use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::layout::column::{FieldsColumn, NumberColumn};
 
 /// The fields of each row's sample.
 #[derive(Debug)]

@@ -1,219 +1,31 @@
 //! The columns of one batch of a catalog, in memory.
 //!
-//! Numbers are in memory. Each column uses as few bytes per row as its largest difference needs. So
-//! no read of a sample waits for them. Texts that differ from row to row (paths, keys, ETags of
-//! files) are most of a catalog and are used once per sample and epoch. For a file only their ends
-//! are in memory, and the text is read on request. Each group of [`ROWS_PER_CHECKSUM`] rows has a
-//! checksum of its text, computed when the whole file was checked. So a file that was overwritten
-//! or truncated since is an error, and never another name. The price is one `pread` per sample, of
-//! about a kilobyte.
+//! [Numbers](integers) are in memory, so no read of a sample waits for them. [Texts](texts) stay in
+//! the file. A batch is checked while it is decoded.
 
 pub(crate) mod fields;
+pub(crate) mod integers;
+pub(crate) mod made;
 pub(crate) mod parts;
 pub(crate) mod runs;
 pub(crate) mod shared_numbers;
+pub(crate) mod texts;
 pub(crate) mod values;
 
-use std::borrow::Cow;
-use std::fs::File;
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_types::{Decoder, Sizes};
-use xxhash_rust::xxh3::xxh3_64;
 
-use crate::DatasetErrorKind;
-use crate::build::recipe_table::{MadeBatch, MadeColumns};
 use crate::catalog_file::columns::fields::{FieldLists, NameTable, decode_fields};
+use crate::catalog_file::columns::integers::{NullableIntegers, PackedIntegers};
+use crate::catalog_file::columns::made::{MadeBatch, MadeColumns};
 use crate::catalog_file::columns::shared_numbers::PackedColumns;
+use crate::catalog_file::columns::texts::{TextRows, decode_texts};
 use crate::catalog_file::columns::values::ValueRows;
-use crate::catalog_file::layout::{BatchLayout, NumberColumn, TextColumn, is_present, validity};
-use crate::catalog_file::{CatalogFault, corrupt};
-
-/// The number of rows whose texts share a checksum and are read together.
-const ROWS_PER_CHECKSUM: usize = 16;
-
-/// The storage of a catalog's bytes.
-#[derive(Debug)]
-pub(crate) enum CatalogBytes {
-    /// In memory: just built, or received.
-    Memory(Bytes),
-    /// In a file of this length.
-    File(File, u64),
-}
-
-impl CatalogBytes {
-    pub(crate) fn length(&self) -> u64 {
-        match self {
-            Self::Memory(bytes) => bytes.len() as u64,
-            Self::File(_, length) => *length,
-        }
-    }
-
-    /// The bytes in `range`. Bytes of a file are read into `room`.
-    pub(crate) fn read<'a>(
-        &'a self,
-        range: Range<u64>,
-        room: &'a mut Vec<u8>,
-    ) -> Result<&'a [u8], CatalogFault> {
-        let beyond = || corrupt("it names a place outside the file");
-        let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(|_| beyond())?;
-        if range.end > self.length() {
-            return Err(beyond());
-        }
-        match self {
-            Self::Memory(bytes) => {
-                bytes.get(range.start as usize..).and_then(|rest| rest.get(..length)).ok_or_else(beyond)
-            }
-            Self::File(file, _) => {
-                // The range of a file may be larger than memory.
-                room.try_reserve_exact(length.saturating_sub(room.len())).map_err(|_| no_memory(length))?;
-                room.resize(length, 0);
-                file.read_exact_at(room, range.start).map_err(|error| unreadable(&error))?;
-                Ok(room)
-            }
-        }
-    }
-}
-
-fn no_memory(length: usize) -> CatalogFault {
-    CatalogFault { kind: DatasetErrorKind::Io, why: format!("there is no memory for {length} bytes of it") }
-}
-
-fn unreadable(error: &std::io::Error) -> CatalogFault {
-    if error.kind() == std::io::ErrorKind::UnexpectedEof {
-        return CatalogFault {
-            kind: DatasetErrorKind::Changed,
-            why: "the file is shorter than it was".to_owned(),
-        };
-    }
-    CatalogFault::io(error)
-}
-
-/// Integers, each in as few bytes as the difference of the largest and the smallest needs.
-#[derive(Debug)]
-pub(crate) struct PackedIntegers {
-    least: u64,
-    width: usize,
-    bytes: Bytes,
-}
-
-impl PackedIntegers {
-    pub(crate) fn of(values: &[u64]) -> Self {
-        let least = values.iter().copied().min().unwrap_or(0);
-        let most = values.iter().copied().max().unwrap_or(0);
-        let width = (u64::BITS - (most - least).leading_zeros()).div_ceil(8) as usize;
-        let mut bytes = Vec::with_capacity(values.len() * width);
-        for value in values {
-            bytes.extend_from_slice(&(value - least).to_le_bytes()[..width]);
-        }
-        Self { least, width, bytes: bytes.into() }
-    }
-
-    /// The value of an existing row.
-    pub(crate) fn get(&self, row: usize) -> u64 {
-        let mut word = [0; 8];
-        word[..self.width].copy_from_slice(&self.bytes[row * self.width..][..self.width]);
-        self.least + u64::from_le_bytes(word)
-    }
-}
-
-/// Numbers, some of which may be absent.
-#[derive(Debug)]
-pub(crate) struct NullableIntegers {
-    validity: Option<Bytes>,
-    values: PackedIntegers,
-}
-
-impl NullableIntegers {
-    /// The values, of which those whose bit in `validity` is unset are absent.
-    pub(crate) fn new(validity: Option<&[u8]>, values: PackedIntegers) -> Self {
-        Self { validity: validity.map(Bytes::copy_from_slice), values }
-    }
-
-    /// The value of an existing row, if it has one.
-    pub(crate) fn get(&self, row: usize) -> Option<u64> {
-        is_present(self.validity.as_deref(), row).then(|| self.values.get(row))
-    }
-}
-
-/// Texts, one per row.
-#[derive(Debug)]
-pub(crate) struct TextRows {
-    validity: Option<Bytes>,
-    /// A zero, then the end of each row's text.
-    ends: PackedIntegers,
-    rows: usize,
-    /// The offset of the texts in the catalog.
-    start: u64,
-    /// The checksum of each group's text. Empty if the text is in memory.
-    checksums: Bytes,
-}
-
-impl TextRows {
-    /// The row's text, or `None` if it has none.
-    pub(crate) fn get<'a>(
-        &self,
-        source: &'a CatalogBytes,
-        row: usize,
-    ) -> Result<Option<Cow<'a, str>>, CatalogFault> {
-        self.read(source, row, Cow::Borrowed, |text| Cow::Owned(text.to_owned()))
-    }
-
-    /// Like [`get`](Self::get), but shared: copied once from the buffer that it was read into.
-    pub(crate) fn shared(&self, source: &CatalogBytes, row: usize) -> Result<Option<Arc<str>>, CatalogFault> {
-        self.read(source, row, Arc::from, |text| Arc::from(text))
-    }
-
-    /// Converts the row's text. `kept` converts text that lives as long as the source, `read`
-    /// converts text in the buffer of this call.
-    fn read<'a, R>(
-        &self,
-        source: &'a CatalogBytes,
-        row: usize,
-        kept: impl FnOnce(&'a str) -> R,
-        read: impl FnOnce(&str) -> R,
-    ) -> Result<Option<R>, CatalogFault> {
-        if !is_present(self.validity.as_deref(), row) {
-            return Ok(None);
-        }
-        let no_text = |_| corrupt("a text is not UTF-8");
-        let outside = || corrupt("a text lies outside its column");
-        let (start, end) = (self.ends.get(row), self.ends.get(row + 1));
-        let file = match source {
-            CatalogBytes::Memory(bytes) => {
-                let place = (self.start + start) as usize..(self.start + end) as usize;
-                let text = std::str::from_utf8(bytes.get(place).ok_or_else(outside)?);
-                return text.map(kept).map(Some).map_err(no_text);
-            }
-            CatalogBytes::File(file, _) => file,
-        };
-        // Before the file is read, so that the two waits for memory overlap.
-        let checksum = self.checksums.as_chunks().0.get(row / ROWS_PER_CHECKSUM);
-        let first = row / ROWS_PER_CHECKSUM * ROWS_PER_CHECKSUM;
-        let group = self.ends.get(first)..self.ends.get(self.rows.min(first + ROWS_PER_CHECKSUM));
-        let own = (start - group.start) as usize..(end - group.start) as usize;
-        with_room((group.end - group.start) as usize, |room| {
-            file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
-            if checksum != Some(&xxh3_64(room).to_le_bytes()) {
-                let why = "the file was written to".to_owned();
-                return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
-            }
-            let text = room.get(own).ok_or_else(outside)?;
-            let text = std::str::from_utf8(text).map_err(no_text)?;
-            Ok(Some(read(text)))
-        })
-    }
-}
-
-/// Provides a buffer for a group's text. It is on the stack for most groups, because most are
-/// short.
-fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
-    const SHORT: usize = 1024;
-    if length <= SHORT { read(&mut [0; SHORT][..length]) } else { read(&mut vec![0; length]) }
-}
+use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::layout::BatchLayout;
+use crate::catalog_file::layout::column::{NumberColumn, TextColumn, is_present, validity};
 
 /// The tables that rows refer to.
 #[derive(Debug, Default)]
@@ -253,27 +65,6 @@ pub(crate) struct BatchColumns {
     /// How samples are made, if some are decoded.
     pub(crate) made: Option<MadeColumns>,
     pub(crate) values: Vec<ValueRows>,
-}
-
-impl PackedColumns for PackedIntegers {
-    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
-        visit(&mut self.bytes);
-    }
-}
-
-impl PackedColumns for NullableIntegers {
-    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
-        self.validity.iter_mut().for_each(&mut *visit);
-        self.values.each_column(visit);
-    }
-}
-
-impl PackedColumns for TextRows {
-    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
-        self.validity.iter_mut().for_each(&mut *visit);
-        self.ends.each_column(visit);
-        visit(&mut self.checksums);
-    }
 }
 
 impl PackedColumns for BatchColumns {
@@ -473,48 +264,5 @@ impl BatchDecoder {
         samples.checked_mul(length)?;
         self.run_ends.push(samples);
         last.checked_mul(distance)?.checked_add(length)
-    }
-}
-
-pub(crate) fn decode_texts(
-    text: &TextColumn,
-    bytes: &[u8],
-    start: u64,
-    rows: usize,
-) -> Result<TextRows, CatalogFault> {
-    let (ends, all) = text.decode(bytes, rows)?;
-    let groups = (0..rows)
-        .step_by(ROWS_PER_CHECKSUM)
-        .map(|first| ends[first]..ends[rows.min(first + ROWS_PER_CHECKSUM)]);
-    let checksum = |group: Range<u64>| xxh3_64(&all[group.start as usize..group.end as usize]).to_le_bytes();
-    let checksums: Vec<u8> = groups.flat_map(checksum).collect();
-    Ok(TextRows {
-        validity: validity(bytes, text.validity, rows)?.map(Bytes::copy_from_slice),
-        ends: PackedIntegers::of(&ends),
-        rows,
-        start: start + text.start() as u64,
-        checksums: checksums.into(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_take_the_bytes_that_their_range_needs() {
-        for (values, width) in [
-            (vec![7, 7, 7], 0),
-            (vec![u64::MAX, u64::MAX - 255], 1),
-            (vec![0, 256], 2),
-            (vec![0, u64::MAX, 5], 8),
-            (vec![], 0),
-        ] {
-            let integers = PackedIntegers::of(&values);
-            assert_eq!(integers.width, width, "{values:?}");
-            assert_eq!(integers.bytes.len(), width * values.len());
-            let found: Vec<u64> = (0..values.len()).map(|row| integers.get(row)).collect();
-            assert_eq!(found, values);
-        }
     }
 }

@@ -15,18 +15,16 @@ use arrow_schema::{ArrowError, DataType, Field};
 use bytes::Bytes;
 use foreread_formats::{MadeRow, MorePart};
 
-use crate::build::files::ROWS;
-use crate::catalog_file::CatalogFault;
-use crate::catalog_file::columns::PackedIntegers;
+use crate::catalog_file::column_names::PARTS;
+use crate::catalog_file::columns::integers::PackedIntegers;
 use crate::catalog_file::columns::shared_numbers::PackedColumns;
-use crate::catalog_file::layout::TextColumn;
-
-/// The column's name.
-pub(crate) const COLUMN: &str = "parts";
+use crate::catalog_file::fault::CatalogFault;
+use crate::catalog_file::layout::column::TextColumn;
+use crate::catalog_file::writer::ROWS;
 
 /// The column in the schema.
 pub(crate) fn field() -> Field {
-    Field::new(COLUMN, DataType::Binary, false)
+    Field::new(PARTS, DataType::Binary, false)
 }
 
 fn write_number(bytes: &mut Vec<u8>, mut number: u64) {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::catalog_file::columns::integers::{NullableIntegers, PackedIntegers};
 use crate::catalog_file::columns::shared_numbers::PackedColumns;
-use crate::catalog_file::columns::{CatalogBytes, NullableIntegers, PackedIntegers, TextRows, decode_texts};
-use crate::catalog_file::layout::validity;
+use crate::catalog_file::columns::texts::{TextRows, decode_texts};
+use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::layout::column::validity;
 use crate::catalog_file::layout::values::{ValueKind, ValueLayout, ValuesLayout};
-use crate::catalog_file::{CatalogFault, corrupt};
+use crate::catalog_file::source::CatalogBytes;
 
 /// A value as the catalog stores it.
 #[derive(Clone, Debug, PartialEq)]

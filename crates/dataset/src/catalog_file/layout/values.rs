@@ -2,7 +2,7 @@
 
 use arrow_ipc::{Field, FloatingPoint, Precision, Type};
 
-use crate::catalog_file::layout::{NumberColumn, TextColumn, is_dictionary};
+use crate::catalog_file::layout::column::{NumberColumn, TextColumn};
 
 /// The type of a column of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,4 +69,10 @@ pub(crate) struct ValueLayout {
 pub(crate) enum ValuesLayout {
     Numbers(NumberColumn),
     Texts(TextColumn),
+}
+
+/// Whether a column has numbers of texts.
+pub(crate) fn is_dictionary(field: &Field<'_>) -> bool {
+    let index = field.dictionary().and_then(|dictionary| dictionary.indexType());
+    field.type_type() == Type::Utf8 && index.is_some_and(|int| int.bitWidth() == 32 && int.is_signed())
 }

@@ -27,6 +27,15 @@
 //! # }
 //! ```
 
+// Folders are layers. Each uses those before it in this list, and none after it:
+// * `disk`: files of this machine
+// * `catalog_file`: the file of a catalog, its columns and its metadata
+// * `catalog`: the samples of a catalog, its parts and its growth
+// * `packed`: the samples in shards
+// * `build`: the file of a catalog from its samples
+// * `list`: the objects of an origin
+// * `table`: the catalog of a table
+// * `index`: the catalog of an origin
 mod braces;
 mod build;
 mod catalog;

@@ -1,6 +1,9 @@
-//! Names in messages, of which there may be many, and which may be long.
+//! Names in messages.
+//!
+//! There may be millions of them, and each may be long. So a message has the first ones, and their
+//! number.
 
-/// The names of classes that a message has.
+/// The names that a message has.
 const NAMED: usize = 5;
 
 /// The first of `count` names, for a message.

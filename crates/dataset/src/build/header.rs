@@ -1,4 +1,4 @@
-//! What a catalog has besides its samples: its place, its notes, its listing.
+//! What an index passes to the metadata of each kind of catalog.
 
 use crate::catalog_file::listing::Listing;
 

@@ -1,4 +1,7 @@
 //! The layouts of objects on the servers of their storage, as an index reads them.
+//!
+//! Some thousand objects are requested at once. The price is a request for each object, which only
+//! storage with several servers gets.
 
 use std::collections::HashMap;
 use std::sync::Arc;

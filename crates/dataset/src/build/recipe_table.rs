@@ -1,11 +1,8 @@
-//! Samples that are made from stored bytes: their columns in a catalog.
+//! Samples that are made from stored bytes: their columns over all shards, as they are written.
 //!
-//! A row has the number of stored bytes, the number of decoded ones, and where the sample begins in
-//! them. It also has the number of a list of decoders in the metadata `foreread.recipes`. The
-//! columns exist only if some sample is decoded or has several parts. A row without a list is
-//! stored as it is. These numbers are of a sample's first part. The others are in a
-//! [column](crate::catalog_file::columns::parts) of their own. The price is four numbers per
-//! sample, of which only those that differ take memory.
+//! The [columns](crate::catalog_file::columns::made) exist only if some sample is decoded or has
+//! several parts. Each list of decoders is stored once. The price: it is looked for among those of
+//! all shards.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! The schema of a catalog's file, with its metadata.
+//!
+//! A version may be replaced by a later one here, because files with known changes are the same in
+//! all tables.
 
 use std::collections::HashMap;
 use std::sync::Arc;

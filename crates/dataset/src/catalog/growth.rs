@@ -11,7 +11,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use arrow_array::Array;
 use arrow_schema::ArrowError;
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId};
 use xxhash_rust::xxh3::Xxh3;

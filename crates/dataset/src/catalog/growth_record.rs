@@ -1,4 +1,4 @@
-//! What a catalog's file has of its growth: the metadata `foreread.growth`.
+//! The growth of a catalog in its file: the metadata `foreread.growth`.
 
 use std::sync::Arc;
 

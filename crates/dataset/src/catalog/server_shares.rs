@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use foreread_tier::{ObjectLayout, StorageServer};
+use foreread_tier::StorageServer;
 use foreread_types::SampleId;
 use xxhash_rust::xxh3::Xxh3;
 

@@ -1,4 +1,6 @@
 //! The types of arrays in a catalog: those of samples, of columns of values and of fields.
+//!
+//! They are JSON in the metadata. So a column has one type, and no row repeats it.
 
 use std::collections::BTreeMap;
 

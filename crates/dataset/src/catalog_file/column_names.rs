@@ -1,4 +1,6 @@
-//! The names of columns that both writing and reading a catalog know.
+//! The names of the columns that writers and the reader of a catalog know.
+//!
+//! Columns that each table has (`path`, `offset`, `length`) are named where they are used.
 
 /// The column of texts that is the catalog's column of labels.
 pub(crate) const LABEL: &str = "label";

@@ -10,11 +10,11 @@ pub(crate) const FORMAT_KEY: &str = "foreread.format";
 pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
 /// The user's name for the location of the data, if it has one.
 pub(crate) const NAME_KEY: &str = "foreread.name";
-/// The types of arrays. See [`values`](crate::build::value_table).
+/// The types of arrays. See [`array_types`](super::array_types).
 pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
-/// The types of fields. See [`values`](crate::build::value_table).
+/// The types of fields. See [`array_types`](super::array_types).
 pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
-/// The lists of decoders. See [`made`](crate::build::recipe_table).
+/// The lists of decoders. See [`made`](super::columns::made).
 pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
 /// What the index found, for people.
 pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
@@ -22,13 +22,13 @@ pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
 pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
 /// The directory whose changes the catalog contains. See [`changes`](crate::build::changes).
 pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
-/// Distinguishes the listing from others. See [`listing`](crate::catalog_file::listing).
+/// Distinguishes the listing from others. See [`listing`](super::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
 /// How the index was requested, for the program that did.
 pub(crate) const REQUEST_KEY: &str = "foreread.request";
 /// What a catalog is after samples came and went. See [`growth`](crate::catalog::growth).
 pub(crate) const GROWTH_KEY: &str = "foreread.growth";
-/// The numbers of the samples of a part. See [`select`](crate::catalog::select).
+/// The numbers of the samples of a part. See [`part`](crate::catalog::part).
 pub(crate) const SAMPLES_KEY: &str = "foreread.samples";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
 pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";

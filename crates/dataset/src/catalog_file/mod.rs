@@ -1,10 +1,10 @@
 //! The bytes of a catalog file, and reading samples from them.
 //!
 //! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB can open it. It is *read*
-//! without Arrow's arrays. Only the [`layout`](crate::catalog_file::layout)s that
+//! without Arrow's arrays. Only the [`layout`]s that
 //! [`encode`](crate::build::files) writes are accepted. These have fixed columns and no
 //! compression. All batches but the last have the same length, and each follows the previous one.
-//! They are decoded into [`columns`](crate::catalog_file::columns) with every bound checked. So the
+//! They are decoded into [`columns`] with every bound checked. So the
 //! decoded data is never longer than the file, and a hostile file cannot exploit a general decoder.
 //! The price is that a catalog rewritten by another tool is refused. Its checksum would be wrong
 //! anyway.

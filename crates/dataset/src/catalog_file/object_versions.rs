@@ -1,4 +1,4 @@
-//! The version of an object, as the columns of a catalog have it.
+//! The version of an object, as the columns of a catalog have it: a time, a digest, an ETag.
 
 use std::sync::Arc;
 

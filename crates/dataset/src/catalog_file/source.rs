@@ -1,4 +1,7 @@
 //! The storage of a catalog's bytes: memory, or a file.
+//!
+//! A file is read by `pread` and not mapped. A file that was truncated is then an error, and not a
+//! signal.
 
 use std::fs::File;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Builds a catalog: lists an origin and reads the headers in its shards.
+//! Builds the catalog of an origin: lists it, chooses the format, and reads the headers in shards.
 
 pub(crate) mod classes;
 pub(crate) mod groups;
@@ -7,7 +7,6 @@ pub(crate) mod partitions;
 pub(crate) mod shards;
 
 use foreread_tier::OriginTier;
-use futures::{FutureExt, StreamExt};
 
 use crate::build::{SampleOrder, object_layouts};
 use crate::list::{self, choose_format};
@@ -93,6 +92,7 @@ mod tests {
 
     use foreread_tier::{ErrorKind, Object, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
     use foreread_types::SampleId;
+    use futures::StreamExt;
     use futures::future::BoxFuture;
     use futures::stream::BoxStream;
 

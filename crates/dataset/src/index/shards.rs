@@ -1,4 +1,7 @@
-//! Indexing shards: their names are checked, their headers are read, their labels are compared.
+//! The catalog of the shards that a listing has found.
+//!
+//! Names and sizes are checked before the first request. Labels are checked after the last one,
+//! because only then it is known whether any sample has one.
 
 use foreread_tier::OriginTier;
 use foreread_types::setting;

@@ -1,4 +1,4 @@
-//! How files become samples.
+//! The ways in which files become samples of several files.
 
 use serde::{Deserialize, Serialize};
 

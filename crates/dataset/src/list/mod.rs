@@ -1,5 +1,8 @@
-//! Listing an origin: which of its objects are selected, found and kept, and which format they
-//! have.
+//! Listing an origin: the objects that are selected, and their format.
+//!
+//! Objects are found by a listing, or by a request for each one that the user has named. Names that
+//! cannot be listed are counted, so that one message reports all of them. The price: a listing that
+//! cannot succeed continues for up to 100 of them.
 
 pub(crate) mod choose_format;
 pub(crate) mod directory_markers;

@@ -1,4 +1,4 @@
-//! The progress of an index.
+//! What an index reports while it runs.
 
 /// The progress of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,6 @@
-//! Which columns a catalog file has, by its schema.
+//! The columns that a catalog file has, by its schema.
+//!
+//! Their order is fixed, and each has one type. The price: a schema with another order is refused.
 
 use arrow_ipc::{Field, Schema, TimeUnit, Type};
 

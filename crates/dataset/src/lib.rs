@@ -27,88 +27,52 @@
 //! # }
 //! ```
 
-mod batch_layout;
+// Folders are layers. Each uses those before it in this list, and none after it:
+// * `disk`: files of this machine
+// * `catalog_file`: the file of a catalog, its columns and its metadata
+// * `catalog`: the samples of a catalog, its parts and its growth
+// * `packed`: the samples in shards
+// * `build`: the file of a catalog from its samples
+// * `list`: the objects of an origin
+// * `table`: the catalog of a table
+// * `index`: the catalog of an origin
 mod braces;
-mod build_catalog;
+mod build;
 mod catalog;
-mod catalog_checksum;
 mod catalog_file;
-mod catalog_identity;
-mod catalog_values;
-mod catalog_version;
-mod changes;
+mod catalog_name;
 mod checksum;
-mod choose_format;
-mod classes;
-mod columns;
-mod directory_markers;
-mod encode;
-mod encode_packed;
-mod encode_runs;
+mod disk;
 mod error;
-mod field_lists;
-mod file_lists;
 mod format;
 mod format_options;
-mod found_objects;
-mod groups;
-mod growth;
 mod index;
-mod journal;
-mod large_listing;
-mod listing;
-mod listing_journal;
-mod lock_file;
-mod made;
+mod list;
+mod messages;
 mod names;
-mod object_runs;
 mod packed;
-mod part_column;
-mod partitions;
-mod recognise;
-mod released;
-mod replace;
-mod runs;
-mod same_samples;
-mod select;
-mod selection;
-mod servers;
-mod shard_columns;
-mod shard_journal;
-mod shared_file;
-mod shared_numbers;
-mod sparse;
-mod split;
-mod stored;
+mod sample_value;
 mod table;
-mod value_columns;
-mod value_layout;
-mod values;
 
 #[cfg(test)]
 mod tests;
 
 pub use braces::expand;
+pub use catalog::growth::Growth;
+pub use catalog::server_shares::{ServerShare, ServerShares};
+pub use catalog::split::SplitOptions;
 pub use catalog::{Catalog, CatalogEntry, SampleField};
+pub use catalog_name::{CATALOG_NAME, CATALOG_SUFFIX};
 pub use checksum::SampleChecksum;
+pub use disk::lock_file::{LockAttempt, LockFile};
+pub use disk::replace::replace_file;
 pub use error::{DatasetError, DatasetErrorKind};
 pub use foreread_formats::ArrayType;
 pub use format::Format;
 pub use format_options::FormatOptions;
-pub use groups::Grouping;
-pub use growth::Growth;
-pub use index::{IndexOptions, IndexProgress};
-pub use listing_journal::forget_listing;
-pub use lock_file::{LockAttempt, LockFile};
-pub use replace::replace_file;
-pub use servers::{ServerShare, ServerShares};
-pub use split::SplitOptions;
+pub use list::grouping::Grouping;
+pub use list::listing_journal::forget_listing;
+pub use list::options::IndexOptions;
+pub use list::progress::IndexProgress;
+pub use sample_value::SampleValue;
 pub use table::{TableColumn, TableLabel, TableRows};
-pub use values::SampleValue;
-
-/// The name of a catalog that is stored next to its data, where it is found and used.
-pub const CATALOG_NAME: &str = "catalog.foreread";
-
-/// How names of catalogs end. Such files are never samples, so that a catalog may lie in the
-/// directory it describes.
-pub const CATALOG_SUFFIX: &str = ".foreread";

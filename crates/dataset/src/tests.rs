@@ -8,10 +8,10 @@ use foreread_types::SampleId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::catalog_checksum::{checksum, checksum_digits};
+use crate::build::object_layouts::Layouts;
 use crate::catalog_file::CatalogFile;
+use crate::catalog_file::checksum::{checksum, checksum_digits};
 use crate::packed::{FormatColumns, IndexedShard, SampleRows};
-use crate::servers::Layouts;
 use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleChecksum, SampleField};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
@@ -48,7 +48,7 @@ fn files_are_found_by_their_paths() {
     assert_eq!(
         Catalog::from_shards(
             "/data",
-            crate::encode::IndexNotes::default(),
+            crate::build::header::IndexNotes::default(),
             Format::Tar,
             packed(),
             None,
@@ -86,7 +86,7 @@ fn packed_saved() -> (TempDir, std::path::PathBuf) {
     let path = directory.path().join("packed.foreread");
     Catalog::from_shards(
         "/data",
-        crate::encode::IndexNotes::default(),
+        crate::build::header::IndexNotes::default(),
         Format::Tar,
         packed(),
         None,

@@ -23,7 +23,7 @@ pub use whole::decompress;
 pub(crate) use zstd::{MOST_HEAD, content_size};
 
 use crate::found::MOST_DECODED;
-use crate::parquet;
+use crate::parquet::checked_values;
 
 /// Decoded bytes that every parser may have in memory.
 const LEAST_LIMIT: u64 = 64 << 20;
@@ -110,7 +110,7 @@ fn step(decoder: Decoder, bytes: Cow<'_, [u8]>, length: u64) -> Result<Cow<'_, [
             })
         }
         Decoder::ParquetPage => {
-            let values = parquet::checked_values(&bytes)?;
+            let values = checked_values(&bytes)?;
             Ok(match bytes {
                 Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[values..]),
                 Cow::Owned(bytes) => Cow::Owned(bytes[values..].to_vec()),

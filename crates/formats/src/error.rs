@@ -1,6 +1,9 @@
 //! Errors of parsers, without the file's name, which the caller adds.
 
-use crate::source::ReadError;
+use std::error::Error;
+
+/// The error of a read. The parsers pass it on.
+pub type ReadError = Box<dyn Error + Send + Sync>;
 
 /// Why the samples of a file cannot be found.
 #[derive(Debug, thiserror::Error)]

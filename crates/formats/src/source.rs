@@ -4,7 +4,6 @@
 //! store. So [`BlockReader`] reads aligned blocks, keeps the last ones, and joins ranges that are
 //! close together. The price is the bytes between the pieces.
 
-use std::error::Error;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,9 +13,7 @@ use futures::future::BoxFuture;
 use lru::LruCache;
 
 use crate::FormatError;
-
-/// The error of a read. The parsers pass it on.
-pub type ReadError = Box<dyn Error + Send + Sync>;
+pub use crate::error::ReadError;
 
 /// The most blocks that a [`BlockReader`] keeps.
 const KEPT: usize = 256;

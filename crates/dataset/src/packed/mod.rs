@@ -25,6 +25,7 @@ mod samples;
 mod saved;
 mod scan;
 mod shard_error;
+pub(crate) mod shard_journal;
 mod sniff;
 mod source;
 mod tar;
@@ -38,13 +39,14 @@ use futures::StreamExt;
 
 use self::chosen::CommonParts;
 pub(crate) use self::empty::why as why_empty;
+pub(crate) use self::parsers::FormatChoice;
 use self::parsers::Parsers;
 use self::reader::ShardStore;
 pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
 use self::shard_error::ShardError;
 pub(crate) use self::sniff::{FirstBytes, look, sniff};
-use crate::shard_journal::{KnownShards, ShardJournal};
-use crate::{DatasetError, Format, FormatOptions};
+use crate::packed::shard_journal::{KnownShards, ShardJournal};
+use crate::{DatasetError, Format};
 
 /// The number of parallel requests, over all shards.
 const IN_FLIGHT: usize = 64;
@@ -66,17 +68,6 @@ pub(crate) struct IndexCost {
 pub(crate) struct ResumeState<'a> {
     pub(crate) kept: KnownShards,
     pub(crate) partial: Option<&'a ShardJournal>,
-}
-
-/// The format of a dataset, and what was chosen within it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FormatChoice<'a> {
-    pub(crate) format: Format,
-    pub(crate) options: &'a FormatOptions,
-    /// Whether only some objects are to be indexed.
-    pub(crate) is_selected: bool,
-    /// Whether each object was named by the user.
-    pub(crate) is_named: bool,
 }
 
 /// Whether an `index.json` is next to the first of these chunks.

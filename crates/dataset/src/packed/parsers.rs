@@ -13,14 +13,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::lock::Mutex;
 
-use super::FormatChoice;
 use super::compressed::{DecodedShard, decoder_of};
 use super::reader::ShardStore;
 use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{recordio, samples, scan, tar, tfrecord, zip};
-use crate::values::LABEL;
+use crate::catalog_file::column_names::LABEL;
 use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
 /// The name of the file that describes the shards of its directory.
@@ -28,6 +27,17 @@ const INDEX: &str = "index.json";
 
 /// The longest such file that is read.
 const MAX_INDEX: u64 = 1 << 30;
+
+/// The format of a dataset, and what was chosen within it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FormatChoice<'a> {
+    pub(crate) format: Format,
+    pub(crate) options: &'a FormatOptions,
+    /// Whether only some objects are to be indexed.
+    pub(crate) is_selected: bool,
+    /// Whether each object was named by the user.
+    pub(crate) is_named: bool,
+}
 
 /// The parsers of one dataset's format.
 pub(crate) struct Parsers<'a> {

@@ -5,8 +5,8 @@ use foreread_tier::{Object, OriginTier};
 use super::reader::ShardStore;
 use super::shard_error::{ShardError, compression};
 use super::tfrecord;
+use crate::catalog_file::recognise::{HEAD, begins_a_catalog};
 use crate::format::compressed;
-use crate::recognise::{HEAD, begins_a_catalog};
 use crate::{DatasetError, Format};
 
 /// The bytes that are read of an object.

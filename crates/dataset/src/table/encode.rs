@@ -15,23 +15,29 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
+use foreread_formats::ArrayType;
 use foreread_tier::Object;
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::files::TableFiles;
 use super::{TableColumn, TableLabel, TableRows};
-use crate::catalog_file::{ARRAYS_KEY, LABEL_COLUMN_KEY, SUMMARY_KEY};
-use crate::catalog_version::VERSION_TABLE;
-use crate::changes::FileChanges;
-use crate::encode::{
-    CatalogHeader, ROWS, begin, etag, finish, hash_names, hash_text, hash_version, modified,
-};
-use crate::encode_packed::field_columns;
-use crate::servers::{self, Layouts};
-use crate::shard_columns::strings;
-use crate::values::{self, LABEL, PREFIX, SampleValue, hash_value};
-use crate::{ArrayType, Format, file_lists};
+use crate::Format;
+use crate::build::changes::FileChanges;
+use crate::build::header::CatalogHeader;
+use crate::build::object_layouts::Layouts;
+use crate::build::schema::begin;
+use crate::build::shard_columns::strings;
+use crate::build::shards::field_columns;
+use crate::catalog_file::array_types::arrays_text;
+use crate::catalog_file::column_names::{self, LABEL, VALUE_PREFIX};
+use crate::catalog_file::fingerprint::{hash_names, hash_text, hash_value, hash_version};
+use crate::catalog_file::keys::{ARRAYS_KEY, LABEL_COLUMN_KEY, SUMMARY_KEY};
+use crate::catalog_file::object_versions::{etag, modified};
+use crate::catalog_file::version::VERSION_TABLE;
+use crate::catalog_file::writer::{ROWS, finish};
+use crate::catalog_file::{file_lists, server_column};
+use crate::sample_value::SampleValue;
 
 /// The most values of a column of texts that are kept in memory.
 const FEW_TEXTS: usize = 4096;
@@ -53,7 +59,7 @@ enum ColumnValues {
 
 impl ValueColumn {
     fn of(name: &str, column: &TableColumn) -> Self {
-        let name = format!("{PREFIX}{name}");
+        let name = format!("{VALUE_PREFIX}{name}");
         let plain = |kind, is_nullable, array: ArrayRef| Self {
             field: Field::new(&name, kind, is_nullable),
             values: ColumnValues::Plain(array),
@@ -264,7 +270,7 @@ impl TableCatalog<'_> {
                 arrays.insert(name, kind);
             }
         }
-        values::arrays_text(&arrays)
+        arrays_text(&arrays)
     }
 
     /// The bytes of the catalog file.
@@ -291,8 +297,8 @@ impl TableCatalog<'_> {
             changes.field(),
             has_tags.then(|| Field::new("etag", DataType::Utf8, true)),
             has_fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
-            has_fields.then(|| Field::new(file_lists::COLUMN, DataType::Utf8, false)),
-            (!self.layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
+            has_fields.then(|| Field::new(column_names::FILES, DataType::Utf8, false)),
+            (!self.layouts.is_empty()).then(|| Field::new(column_names::SERVER, DataType::UInt32, true)),
         ];
         let fields = fields.into_iter().flatten().chain(values.iter().map(|column| column.field.clone()));
         let label_column = rows.label_column.clone().map(|name| (LABEL_COLUMN_KEY, name));
@@ -340,7 +346,7 @@ impl TableCatalog<'_> {
             if !self.layouts.is_empty() {
                 let server = |row: usize| {
                     let layout = self.layouts.get(&self.object(row).path)?;
-                    servers::encode(&**layout, self.extent(row).0)
+                    server_column::encode(&**layout, self.extent(row).0)
                 };
                 arrays.push(Arc::new(some.clone().map(server).collect::<UInt32Array>()));
             }

@@ -17,9 +17,9 @@ use futures::stream::FuturesUnordered;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::TableRows;
-use crate::encode::hash_text;
-use crate::index::{REQUESTED, incomplete, list_selected};
-use crate::selection::{SelectedNames, Selection};
+use crate::catalog_file::fingerprint::hash_text;
+use crate::list::selection::{SelectedNames, Selection};
+use crate::list::{REQUESTED, incomplete, list_selected};
 use crate::{DatasetError, IndexOptions, IndexProgress};
 
 /// Up to this number of files have a request each, wherever they are.

@@ -18,10 +18,10 @@ use foreread_tier::OriginTier;
 use self::encode::TableCatalog;
 pub(crate) use self::files::TableFiles;
 pub use self::rows::{TableColumn, TableLabel, TableRows};
-use crate::build_catalog::no_randomness;
-use crate::encode::{CatalogHeader, IndexNotes};
-use crate::listing::Listing;
-use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, servers};
+use crate::build::header::CatalogHeader;
+use crate::build::{no_randomness, object_layouts};
+use crate::catalog_file::listing::Listing;
+use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress};
 
 impl Catalog {
     /// The catalog of a table's rows, whose files lie below `base_url`, the location of `origin`.
@@ -77,7 +77,7 @@ impl Catalog {
         if rows.is_empty() {
             return Err(no_rows(rows, "no row has its files"));
         }
-        let layouts = servers::layouts(origin, &files.objects).await;
+        let layouts = object_layouts::layouts(origin, &files.objects).await;
         let listing = Listing::of(files.objects.iter()).map_err(|error| no_randomness(base_url, error))?;
         let catalog = TableCatalog { rows, files: &files, layouts: &layouts };
         let outside = catalog.outside();
@@ -91,7 +91,7 @@ impl Catalog {
         if catalog.bytes().is_none() {
             return Err(rows.invalid("its samples are impossibly long together"));
         }
-        let head = CatalogHeader { base_url, notes: IndexNotes::of(options), listing, extra: &[] };
+        let head = CatalogHeader { base_url, notes: options.notes(), listing, extra: &[] };
         Self::of_encoded(base_url, catalog.encode(head))
     }
 }

@@ -9,9 +9,10 @@ use arrow_array::{
 use arrow_schema::ArrowError;
 use arrow_select::filter::filter;
 
-use crate::classes::listed;
-use crate::values::LABEL;
-use crate::{ArrayType, DatasetError, DatasetErrorKind};
+use crate::catalog_file::column_names::LABEL;
+use crate::messages::listed;
+use crate::{DatasetError, DatasetErrorKind};
+use foreread_formats::ArrayType;
 
 /// The rows of a table: one sample each, in this order.
 ///
@@ -295,7 +296,7 @@ impl TableRows {
 
 fn named_row(number: u64, path: Option<&str>) -> String {
     match path.filter(|path| !path.is_empty()) {
-        Some(path) => format!("row {number} ({})", crate::catalog::shortened(path)),
+        Some(path) => format!("row {number} ({})", crate::messages::shortened(path)),
         None => format!("row {number}"),
     }
 }

@@ -5,8 +5,9 @@ use foreread_types::setting;
 use super::dataset::Dataset;
 use super::datatype::Element;
 use super::file::File;
+use super::options::Hdf5Options;
 use super::tree::{self, Group};
-use super::{Hdf5Options, group, header, labels};
+use super::{group, header, labels};
 use crate::FormatError;
 
 /// Up to this many datasets with equal first dimensions are fields of rows, not samples.

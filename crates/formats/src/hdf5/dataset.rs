@@ -2,7 +2,7 @@
 
 use foreread_types::Decoder;
 
-use super::chunk::{ChunkIndex, ChunkLayout};
+use super::chunk_layout::{ChunkIndex, ChunkLayout};
 use super::cursor::{Cursor, product};
 use super::datatype::{self, Datatype};
 use super::file::File;

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 
 use foreread_types::{Decoder, Recipe};
 
-use super::chunk::{ChunkLayout, Chunks, Stored};
+use super::chunk::Chunks;
+use super::chunk_layout::{ChunkLayout, Stored};
 use super::dataset::Dataset;
 use crate::decode::decode;
 use crate::found::MOST_DECODED;

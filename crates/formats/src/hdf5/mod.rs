@@ -13,6 +13,7 @@ mod btree2;
 mod checksum;
 mod choice;
 mod chunk;
+mod chunk_layout;
 mod cursor;
 mod dataset;
 mod datatype;
@@ -25,6 +26,7 @@ mod header;
 mod joined;
 mod labels;
 mod link;
+mod options;
 mod pieces;
 mod rows;
 mod tree;
@@ -36,6 +38,7 @@ use dataset::{Dataset, Layout};
 use file::File;
 use filtered::{Part, Samples};
 use futures::{StreamExt, TryStreamExt};
+pub use options::Hdf5Options;
 
 use rows::Rows;
 
@@ -43,22 +46,6 @@ use crate::{ArrayType, Extents, FileSource, FormatError, FoundSamples, ValueColu
 
 /// Datasets of a group whose places are found at once.
 const AT_ONCE: usize = 32;
-
-/// What to read from a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Hdf5Options {
-    /// The path of the dataset whose rows are samples, or of the group whose datasets are samples.
-    /// `None` takes the only one there is.
-    pub dataset: Option<String>,
-    /// The paths of further datasets. A sample has a row of each, after that of `dataset`, and each
-    /// is a field.
-    pub joined: Vec<String>,
-    /// The path of the dataset with labels. `None` takes one with a usual name and as many rows.
-    pub labels: Option<String>,
-    /// The file is one sample: the whole dataset.
-    pub whole: bool,
-}
 
 /// A dataset of a file, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +150,7 @@ pub async fn chunks(source: &dyn FileSource, path: &str) -> Result<Vec<Chunk>, F
         return Err(dataset.refused("it has no chunks"));
     };
     let Chunks { grid, stored } = Chunks::read(&file, &dataset, layout).await?;
-    let chunk = |chunk: &chunk::Stored| Chunk {
+    let chunk = |chunk: &chunk_layout::Stored| Chunk {
         coordinates: grid.index(chunk.number).iter().zip(&layout.lengths).map(|(&i, &l)| i * l).collect(),
         address: chunk.at,
         size: chunk.size,

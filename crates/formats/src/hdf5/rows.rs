@@ -3,7 +3,8 @@
 //! A row is one piece of the file, a slice of a decoded chunk, or several of them. Rows in very
 //! many pieces are refused, because each piece takes a read or the decoding of a chunk.
 
-use super::chunk::{ChunkLayout, Chunks, Stored};
+use super::chunk::Chunks;
+use super::chunk_layout::{ChunkLayout, Stored};
 use super::cursor::product;
 use super::dataset::{Dataset, Layout};
 use super::datatype::Element;

@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::chunk::{ChunkLayout, Chunks};
+use super::chunk::Chunks;
+use super::chunk_layout::ChunkLayout;
 use super::dataset::{Dataset, Layout};
 use super::file::{BATCH, File};
 use super::filtered;

@@ -7,10 +7,9 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::bit_width;
 use super::codec::{self, Packed, PageMemory};
 use super::delta::DeltaIntegers;
-use super::levels::{Runs, prefixed};
+use super::levels::{Runs, bit_width, prefixed};
 use super::metadata::{Chunk, Leaf, Meaning, Physical, encoding_name};
 use super::page::{self, DELTA_INTEGERS, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
 use crate::columns::{Label, LabelKind, SharedTexts};

@@ -75,6 +75,11 @@ pub(super) fn packed_value(packed: &[u8], index: u64, width: u32) -> Option<u64>
     Some(word & u64::MAX.checked_shr(64_u32.checked_sub(width)?).unwrap_or(0))
 }
 
+/// The number of bits of levels up to `max`.
+pub(super) fn bit_width(max: u32) -> u32 {
+    u32::BITS - max.leading_zeros()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +107,10 @@ mod tests {
         assert_eq!(all(&[0x08], 3), []);
         assert_eq!(all(&[0xff; 11], 1), []);
         assert!(Runs::new(&[], 33).is_none());
+    }
+
+    #[test]
+    fn levels_have_as_many_bits_as_the_largest() {
+        assert_eq!([0, 1, 2, 3, 4].map(bit_width), [0, 1, 2, 2, 3]);
     }
 }

@@ -66,9 +66,6 @@ const LABELS_AT_ONCE: usize = 8;
 /// The most bytes of a chunk of labels.
 const MAX_LABELS: u64 = 256 << 20;
 
-/// The remedy for columns whose values are not in one place each.
-const REMEDY: &str = "write it again with pq.write_table(table, path, use_dictionary=False)";
-
 /// How to read a Parquet file.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
@@ -463,11 +460,6 @@ async fn read_labels(
     Ok(values)
 }
 
-/// The number of bits of levels up to `max`.
-fn bit_width(max: u32) -> u32 {
-    u32::BITS - max.leading_zeros()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -555,10 +547,5 @@ mod tests {
         let mut elsewhere = group(4, 9, 5);
         elsewhere.chunks[0].is_elsewhere = true;
         assert_eq!(check(&[elsewhere]), Err(FormatErrorKind::Unsupported));
-    }
-
-    #[test]
-    fn levels_have_as_many_bits_as_the_largest() {
-        assert_eq!([0, 1, 2, 3, 4].map(bit_width), [0, 1, 2, 2, 3]);
     }
 }

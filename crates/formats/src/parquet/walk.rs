@@ -18,12 +18,14 @@ use foreread_types::{Decoder, MOST_PAGE_HEAD};
 
 use super::codec::{Packed, PageMemory};
 use super::delta::DeltaIntegers;
-use super::levels::{Runs, prefixed};
+use super::levels::{Runs, bit_width, prefixed};
 use super::metadata::encoding_name;
 use super::page::{self, DELTA_LENGTH, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
 use super::values::{Base, Dictionary, PADDING, Value, Values};
-use super::{REMEDY, bit_width};
 use crate::{FileSource, FormatError, MadeRow, Run, le};
+
+/// The remedy for columns whose values are not in one place each.
+const REMEDY: &str = "write it again with pq.write_table(table, path, use_dictionary=False)";
 
 /// The bytes of a read if the last value was large.
 const SMALL_READ: u64 = 4 << 10;

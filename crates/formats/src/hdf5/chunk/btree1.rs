@@ -6,8 +6,10 @@
 
 use std::collections::HashSet;
 
-use super::{ChunkIndex, Found, Grid, Stored};
+use super::found::Found;
+use super::grid::Grid;
 use crate::FormatError;
+use crate::hdf5::chunk_layout::{ChunkIndex, Stored};
 use crate::hdf5::dataset::{Dataset, Layout};
 use crate::hdf5::file::{BATCH, File};
 
@@ -98,10 +100,7 @@ fn node(
 
 /// Finds the chunks of those datasets that have one chunk and a tree. A damaged tree is left to
 /// [`read`], which datasets that are not chosen do not need.
-pub(in crate::hdf5) async fn only_chunks(
-    file: &File<'_>,
-    datasets: &mut [Dataset],
-) -> Result<(), FormatError> {
+pub(crate) async fn only_chunks(file: &File<'_>, datasets: &mut [Dataset]) -> Result<(), FormatError> {
     let mut wanted = Vec::new();
     for (number, dataset) in datasets.iter().enumerate() {
         let Layout::Chunked(layout) = &dataset.layout else { continue };

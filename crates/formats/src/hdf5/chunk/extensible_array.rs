@@ -3,7 +3,7 @@
 //! The first elements lie in the index block. The next ones lie in data blocks of growing sizes.
 //! The index block has the places of the first data blocks. Super blocks have those of the others.
 
-use super::Found;
+use super::found::Found;
 use crate::FormatError;
 use crate::hdf5::cursor::{Cursor, bytes_of_bits};
 use crate::hdf5::file::File;

@@ -1,6 +1,6 @@
 //! Fixed arrays of chunks: the index of datasets without an unlimited dimension.
 
-use super::Found;
+use super::found::Found;
 use crate::FormatError;
 use crate::hdf5::cursor::bytes_of_bits;
 use crate::hdf5::file::File;

@@ -4,7 +4,7 @@ use crate::hdf5::cursor::product;
 
 /// The chunks of a dataset, and the order in which arrays number them.
 #[derive(Debug)]
-pub(in crate::hdf5) struct Grid {
+pub(crate) struct Grid {
     /// The number of chunks per dimension within the present shape.
     present: Vec<u64>,
     /// The number of chunks per dimension within the largest shape. `None` if it is unlimited.
@@ -13,7 +13,7 @@ pub(in crate::hdf5) struct Grid {
 
 impl Grid {
     /// `None` if the present shape has more than 2^64 chunks.
-    pub(in crate::hdf5) fn new(shape: &[u64], most: &[Option<u64>], chunk: &[u64]) -> Option<Self> {
+    pub(crate) fn new(shape: &[u64], most: &[Option<u64>], chunk: &[u64]) -> Option<Self> {
         let per = |length: u64, chunk: u64| length.div_ceil(chunk.max(1));
         let present: Vec<u64> = shape.iter().zip(chunk).map(|(&length, &chunk)| per(length, chunk)).collect();
         product(&present)?;
@@ -22,7 +22,7 @@ impl Grid {
     }
 
     /// The number of chunks in the present shape.
-    pub(in crate::hdf5) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         product(&self.present).unwrap_or(u64::MAX)
     }
     /// The number of chunks in the largest shape. `None` if it is unlimited, or beyond 2^64.
@@ -32,7 +32,7 @@ impl Grid {
 
     /// The number of a chunk in row-major order of the present shape, from its index per dimension.
     /// `None` outside of that shape.
-    pub(in crate::hdf5) fn number(&self, index: &[u64]) -> Option<u64> {
+    pub(crate) fn number(&self, index: &[u64]) -> Option<u64> {
         if index.len() != self.present.len() {
             return None;
         }
@@ -42,7 +42,7 @@ impl Grid {
     }
 
     /// The index per dimension of a chunk. `number` must be less than [`len`](Self::len).
-    pub(in crate::hdf5) fn index(&self, mut number: u64) -> Vec<u64> {
+    pub(crate) fn index(&self, mut number: u64) -> Vec<u64> {
         let mut index = vec![0; self.present.len()];
         for (index, &count) in index.iter_mut().zip(&self.present).rev() {
             *index = number % count.max(1);

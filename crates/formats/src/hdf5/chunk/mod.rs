@@ -7,75 +7,17 @@
 mod btree1;
 mod extensible_array;
 mod fixed_array;
+mod found;
 mod grid;
 
 use super::btree2;
-use super::cursor::Cursor;
+use super::chunk_layout::{ChunkIndex, ChunkLayout, Stored};
 use super::dataset::Dataset;
 use super::file::File;
 use crate::FormatError;
 pub(super) use btree1::only_chunks;
-pub(super) use grid::Grid;
-
-/// How a dataset is cut into chunks.
-#[derive(Clone, Debug)]
-pub(super) struct ChunkLayout {
-    /// The lengths of a chunk's dimensions. The ones at the edges are as long.
-    pub(super) lengths: Vec<u64>,
-    /// The bytes of a chunk without filters.
-    pub(super) bytes: u64,
-    pub(super) index: ChunkIndex,
-    /// The largest shape of the dataset.
-    pub(super) most: Vec<Option<u64>>,
-    /// The chunk of a dataset that has one, if it was read with the header.
-    pub(super) only: Option<Stored>,
-    /// Filters are not applied to chunks that reach out of the dataset.
-    pub(super) edges_unfiltered: bool,
-}
-
-/// The index of chunks, and its place. No place: there are no chunks.
-#[derive(Clone, Debug)]
-pub(super) enum ChunkIndex {
-    /// A version 1 B-tree.
-    BTree1(Option<u64>),
-    /// One chunk.
-    Single { at: Option<u64>, size: u64, mask: u32 },
-    /// Chunks one after another.
-    Implicit(Option<u64>),
-    /// A fixed array.
-    FixedArray(Option<u64>),
-    /// An extensible array.
-    ExtensibleArray(Option<u64>),
-    /// A version 2 B-tree.
-    BTree2(Option<u64>),
-}
-
-impl ChunkIndex {
-    /// The index's name.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::BTree1(_) => "version 1 B-tree",
-            Self::Single { .. } => "single chunk",
-            Self::Implicit(_) => "implicit index",
-            Self::FixedArray(_) => "fixed array",
-            Self::ExtensibleArray(_) => "extensible array",
-            Self::BTree2(_) => "version 2 B-tree",
-        }
-    }
-}
-
-/// A chunk in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
-    /// Its number in row-major order of the chunks in the dataset's shape.
-    pub(super) number: u64,
-    /// Its place in the file.
-    pub(super) at: u64,
-    /// The bytes in the file.
-    pub(super) size: u64,
-    /// Bit `i`: filter `i` was not applied.
-    pub(super) mask: u32,
-}
+use found::Found;
+use grid::Grid;
 
 /// The chunks of a dataset.
 pub(super) struct Chunks {
@@ -131,50 +73,6 @@ impl Chunks {
         let ends =
             index.iter().zip(&layout.lengths).map(|(&index, &length)| (index + 1).saturating_mul(length));
         ends.zip(&dataset.shape).any(|(end, &length)| end > length)
-    }
-}
-
-/// The chunks that an index has, as they are found.
-struct Found<'a> {
-    grid: Grid,
-    filtered: bool,
-    layout: &'a ChunkLayout,
-    stored: Vec<Stored>,
-}
-
-impl Found<'_> {
-    /// Adds the chunk of an array's slot, unless it is outside of the dataset.
-    fn slot(&mut self, slot: u64, at: u64, size: u64, mask: u32) {
-        if let Some(number) = self.grid.number_of_slot(slot) {
-            self.stored.push(Stored { number, at, size, mask });
-        }
-    }
-
-    /// Adds the chunk of an array's element, which has `width` bytes.
-    fn element(&mut self, slot: u64, width: usize, cursor: &mut Cursor<'_>) -> Result<(), FormatError> {
-        let at = cursor.address()?;
-        let (size, mask) = self.size_and_mask(width, cursor)?;
-        if let Some(at) = at {
-            self.slot(slot, at, size, mask);
-        }
-        Ok(())
-    }
-
-    /// The rest of an element after its address.
-    fn size_and_mask(&self, width: usize, cursor: &mut Cursor<'_>) -> Result<(u64, u32), FormatError> {
-        if !self.filtered {
-            return Ok((self.layout.bytes, 0));
-        }
-        let size = width.checked_sub(cursor.widths.offset + 4).filter(|size| (1..=8).contains(size));
-        let size = size.ok_or_else(|| cursor.damaged("an element of a chunk index has an invalid size"))?;
-        Ok((cursor.uint(size)?, cursor.u32()?))
-    }
-
-    /// Checks the width of an array's elements.
-    fn check(&self, width: usize, cursor: &Cursor<'_>) -> Result<(), FormatError> {
-        let filtered = cursor.widths.offset + 5..=cursor.widths.offset + 12;
-        let valid = if self.filtered { filtered.contains(&width) } else { width == cursor.widths.offset };
-        if valid { Ok(()) } else { Err(cursor.damaged("an element has an invalid size")) }
     }
 }
 

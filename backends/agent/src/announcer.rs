@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use foreread_store::attach::{BLOCKS, JobProgress, ORDER, PROGRESS, RESTART, ReadInBlocks};
 use foreread_store::{StoreError, StoreErrorKind};
 
-use crate::JobOrders;
 use crate::connection::Connection;
+use crate::job::JobOrders;
 use crate::link::{Link, LinkState};
 
 /// Epochs that are announced before their first request.

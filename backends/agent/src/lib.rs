@@ -21,48 +21,14 @@
 mod announcer;
 mod client;
 mod connection;
+mod job;
 mod link;
 mod origin;
 mod receiver;
 mod watch;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use foreread_store::attach::EpochOrder;
-use foreread_types::Tick;
-
-pub use client::{AgentClient, AgentJob, AgentPlace, CacheMaker, Connected, JobCatalogs, StallTime};
+pub use client::AgentClient;
+pub use job::{AgentJob, AgentPlace, CacheMaker, Connected, JobCatalogs, JobOrders, StallTime};
 pub use link::AgentCounts;
 pub use origin::AgentOrigin;
-
-/// How long an agent may give no sign of life while a request is open.
-pub const SILENCE: Duration = Duration::from_millis(250);
-
-/// The same in this process, in milliseconds.
-static SILENCE_HERE: AtomicU64 = AtomicU64::new(SILENCE.as_millis() as u64);
-
-/// Takes agents for silent after another time, in this process: on a busy machine, tests need an
-/// agent that is late.
-#[doc(hidden)]
-pub fn silent_after(time: Duration) {
-    SILENCE_HERE.store(time.as_millis() as u64, Ordering::Relaxed);
-}
-
-fn silence() -> Duration {
-    Duration::from_millis(SILENCE_HERE.load(Ordering::Relaxed))
-}
-
-/// The orders of a job.
-pub trait JobOrders: Send + Sync + 'static {
-    /// The datasets whose shards are read in blocks at first, each with the bytes of a block.
-    fn blocks(&self) -> Vec<(u32, u64)> {
-        Vec::new()
-    }
-
-    /// The first position of an epoch, and the number of its positions. `None` after the last one.
-    fn pass(&self, index: usize) -> Option<(Tick, u64)>;
-
-    /// The order of an epoch. It may take some time. `None` if it cannot be computed.
-    fn order(&self, index: usize) -> Option<EpochOrder>;
-}
+pub use watch::{SILENCE, silent_after};

@@ -12,9 +12,8 @@ use foreread_tier::{CacheTier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::sync::oneshot;
 
-use crate::JobOrders;
-use crate::client::StallTime;
 use crate::connection::Connection;
+use crate::job::{JobOrders, StallTime};
 
 /// Samples of a job by the way they came, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

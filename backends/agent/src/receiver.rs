@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use foreread_store::RequestStream;
 
 use crate::announcer;
-use crate::client::AgentJob;
 use crate::connection::Connection;
+use crate::job::AgentJob;
 use crate::link::Link;
 use crate::watch::{Look, Pauses, Watch};
 

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foreread_connection::WireError;
+use foreread_connection::frame::SampleRequest;
 use foreread_tier::{ErrorKind, Lifetime, ReadRequest, TierError};
 use foreread_types::Rank;
 use tokio::sync::oneshot;
 
-use crate::WireError;
-use crate::client::NAME;
-use crate::frame::SampleRequest;
-use crate::peer_client::error_of;
+use crate::tier_error::{NAME, error_of};
 
 /// A requested sample. Its caller is gone if the other end of `answer` was dropped.
 pub(crate) struct PendingSample {

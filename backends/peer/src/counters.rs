@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::lock;
+use crate::lock::lock;
 
 /// Running counters of one process.
 #[derive(Debug, Default)]

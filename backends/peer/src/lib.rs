@@ -35,6 +35,7 @@
 mod batch;
 mod client;
 mod counters;
+mod lock;
 pub mod meet;
 mod peer_client;
 mod pending_auth;
@@ -44,6 +45,7 @@ mod serving;
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
 mod store_peer;
+mod tier_error;
 mod timer;
 
 #[cfg(feature = "testing")]
@@ -54,16 +56,9 @@ pub use foreread_connection::{
     SampleOffer, SystemTransport, Token, Transport, TransportListener, WeakTokenError, WireError,
     WireErrorKind, WireProtection, frame, handshake,
 };
-use foreread_connection::{channel, connection, input, mac, output, system, token};
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use counters::{PeerCounters, PeerCounts};
 pub use peer_client::{PeerClient, PeerClientFactory};
-pub use server::{PeerServer, Settings};
+pub use server::PeerServer;
+pub use serving::shared::Settings;
 pub use store_peer::StorePeer;
-
-/// Locks a mutex. A panic of another holder is not passed on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

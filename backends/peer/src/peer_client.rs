@@ -22,6 +22,10 @@ use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::channel::AuthenticatedStream;
+use foreread_connection::frame::MAX_SAMPLES_PER_REQUEST;
+use foreread_connection::handshake::{self, Identity, Purpose};
+use foreread_connection::{Address, RunId, Transport, WireError, WireErrorKind, WireProtection};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, mix};
 use tokio::runtime::Handle;
@@ -29,11 +33,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::batch::{PendingSample, RequestBatch};
-use crate::channel::AuthenticatedStream;
-use crate::client::{ClientCommand, ClientTask, NAME, OpenRequests, RECONNECT_JITTER};
-use crate::frame::MAX_SAMPLES_PER_REQUEST;
-use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, PeerCounters, RunId, Transport, WireError, WireErrorKind, WireProtection, lock};
+use crate::client::RECONNECT_JITTER;
+use crate::client::driver::{ClientCommand, ClientTask, OpenRequests};
+use crate::counters::PeerCounters;
+use crate::lock::lock;
+use crate::tier_error::NAME;
 
 /// Timeout of connect and handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -412,9 +416,4 @@ impl Drop for PendingRead {
             self.remote.dropped();
         }
     }
-}
-
-/// The error of a sample when its connection fails.
-pub(crate) fn error_of(rank: Rank, why: &WireError) -> TierError {
-    TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {rank}: {why}"))
 }

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foreread_connection::WireError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::{WireError, lock};
+use crate::lock::lock;
 
 /// How often refused connections are logged.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);

@@ -7,23 +7,25 @@
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use foreread_connection::handshake::{self, Identity, PATIENCE, Purpose, SampleOffer};
+use foreread_connection::{
+    Address, BoxedStream, ControlConnection, PeerIdentity, RunId, TransportListener, WireError,
+    WireErrorKind, WireProtection,
+};
 use foreread_tier::PeerService;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::handshake::{self, Identity, PATIENCE, Purpose, SampleOffer};
-use crate::lock;
+use crate::counters::PeerCounters;
+use crate::lock::lock;
 use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
-use crate::serving::PeerConnection;
-use crate::{
-    Address, BoxedStream, ControlConnection, PeerCounters, PeerIdentity, RunId, TransportListener, WireError,
-    WireErrorKind, WireProtection,
-};
+use crate::serving::driver::PeerConnection;
+use crate::serving::shared::{ServingShared, Settings};
 
 /// Unauthenticated connections of one listener at a time.
 const MAX_PENDING_AUTH: usize = 64;
@@ -34,52 +36,14 @@ const MEETING_QUEUE_LENGTH: usize = 1024;
 /// Delay before the next connection is accepted after an error.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Bytes of one permit of the budget, because permits are counted in 32 bits.
-const PERMIT_BYTES: u64 = 1024;
-
-/// Limits of serving samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Bytes of responses that wait to be written, over all connections. In addition, each
-    /// connection may have one response.
-    pub budget: u64,
-    /// Bytes of one connection that the store reads or that wait to be written. One sample is
-    /// always allowed.
-    pub share: u64,
-    /// How samples between nodes are protected. Equal on all ranks.
-    pub wire: WireProtection,
-}
-
-impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
-    fn default() -> Self {
-        Self { budget: 32 << 20, share: 4 << 20, wire: WireProtection::default() }
-    }
-}
-
-impl Settings {
-    fn permits(&self) -> u32 {
-        (self.budget / PERMIT_BYTES).clamp(1, u64::from(u32::MAX >> 3)) as u32
-    }
-
-    /// The permits for this many bytes, at most all there are.
-    pub(crate) fn pieces(&self, bytes: u64) -> u32 {
-        bytes.div_ceil(PERMIT_BYTES).clamp(1, u64::from(self.permits())) as u32
-    }
-}
-
 /// State that all connections share.
 #[derive(Debug)]
-pub(crate) struct ServerShared {
-    pub(crate) identity: Identity,
-    pub(crate) settings: Settings,
+struct ServerShared {
+    identity: Identity,
     offer: SampleOffer,
-    pub(crate) counters: Arc<PeerCounters>,
-    /// The budget.
-    pub(crate) room: Arc<Semaphore>,
+    serving: Arc<ServingShared>,
     /// The run whose samples are served, once known.
     run: OnceLock<RunId>,
-    source: RwLock<Option<Weak<dyn PeerService>>>,
     meetings: mpsc::Sender<(PeerIdentity, ControlConnection)>,
     links: mpsc::Sender<(PeerIdentity, ControlConnection)>,
     unauthenticated: RefusalLog,
@@ -88,19 +52,9 @@ pub(crate) struct ServerShared {
 }
 
 impl ServerShared {
-    /// Whether [`serve`](PeerServer::serve) was called. Until then, requests wait.
-    pub(crate) fn has_source(&self) -> bool {
-        self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    /// The source of samples, unless it was dropped.
-    pub(crate) fn source(&self) -> Option<Arc<dyn PeerService>> {
-        self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
-    }
-
     /// Counts and logs a connection that failed authentication.
     fn note_unauthenticated(&self, from: &str, error: &WireError) {
-        self.counters.now().unauthenticated += 1;
+        self.serving.counters.now().unauthenticated += 1;
         self.unauthenticated.note(Some((from, error)));
     }
 }
@@ -131,11 +85,8 @@ impl PeerServer {
         let shared = Arc::new(ServerShared {
             identity,
             offer: SampleOffer::new(settings.wire),
-            settings,
-            counters,
-            room: Arc::new(Semaphore::new(settings.permits() as usize)),
+            serving: Arc::new(ServingShared::new(settings, counters)),
             run: OnceLock::new(),
-            source: RwLock::default(),
             meetings: sender,
             links: of_stores,
             unauthenticated: RefusalLog::new("unauthenticated peers"),
@@ -160,7 +111,7 @@ impl PeerServer {
 
     /// How samples between nodes are protected.
     pub fn wire(&self) -> WireProtection {
-        self.shared.settings.wire
+        self.shared.serving.settings.wire
     }
 
     /// The addresses of its listeners.
@@ -176,7 +127,7 @@ impl PeerServer {
 
     /// Sets the source of the samples.
     pub fn serve(&self, source: Weak<dyn PeerService>) {
-        *self.shared.source.write().unwrap_or_else(PoisonError::into_inner) = Some(source);
+        self.shared.serving.set_source(source);
     }
 
     /// The rendezvous connections of other ranks, for the first caller. They wait until it takes
@@ -201,13 +152,12 @@ impl PeerServer {
 
     /// The counters.
     pub fn counters(&self) -> &Arc<PeerCounters> {
-        &self.shared.counters
+        &self.shared.serving.counters
     }
 
     /// Bytes of the budget that are in use.
     pub fn in_use(&self) -> u64 {
-        let free = self.shared.room.available_permits() as u64;
-        (u64::from(self.shared.settings.permits()) - free) * PERMIT_BYTES
+        self.shared.serving.in_use()
     }
 }
 
@@ -303,15 +253,15 @@ async fn serve_connection(
         }
         Err(error) => {
             if named_job && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
-                shared.counters.note_mistaken(format!("a process at {from}: {error}"));
+                shared.serving.counters.note_mistaken(format!("a process at {from}: {error}"));
             }
             return shared.note_unauthenticated(&from, &error);
         }
     };
     match greeting.purpose {
         Purpose::Samples(run) => {
-            let rank = greeting.rank;
-            if let Err(error) = PeerConnection::new(Arc::clone(&shared), rank, run, channel).await {
+            let (rank, serving) = (greeting.rank, Arc::clone(&shared.serving));
+            if let Err(error) = PeerConnection::new(serving, rank, run, channel).await {
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }

@@ -4,10 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_connection::{
+    Address, ControlConnection, Identity, Purpose, Transport, WireError, WireErrorKind,
+};
 use foreread_types::Rank;
 use tokio::sync::SetOnce;
 
-use crate::{Address, ControlConnection, Identity, PeerClient, Purpose, Transport, WireError, WireErrorKind};
+use crate::peer_client::PeerClient;
 
 /// A store that another process hosts. Clones are the same.
 ///

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 
-use crate::blocks::{BlockId, Blocks};
+use crate::blocks::Blocks;
+use crate::cache_stores::{count_skip, lifetime_in, spawn_store, store_sample};
 use crate::core::CoreEvent;
-use crate::driver::{Driver, Turn, count_skip, lifetime_in, spawn_store, store_sample};
-use crate::read_results::{PendingRead, ReadResult};
+use crate::driver::{Driver, Turn};
+use crate::read_results::{BlockId, PendingRead, ReadResult};
 
 /// Memory of a sample that waits for a disk, beyond its bytes: a task and a table's row.
 const WAITING: u64 = 1 << 10;

@@ -35,7 +35,7 @@ use foreread_planner::{Amount, ClusterPlan, Plan};
 use foreread_tier::{Charge, Span, StorageServer, StoredPart};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
-use crate::read_results::PendingRead;
+use crate::read_results::{BlockId, PendingRead};
 
 /// At most this fraction of a block lies between samples, and as much in two samples: windows of
 /// tokens share their ends.
@@ -313,9 +313,6 @@ fn stored(parts: &[StoredPart]) -> Range<u64> {
     let bytes = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
     start..start.saturating_add(bytes)
 }
-
-/// A dataset and the index of a block in it.
-pub(crate) type BlockId = (DatasetId, usize);
 
 /// A block that waits for its budget.
 #[derive(Debug)]

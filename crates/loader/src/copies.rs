@@ -24,7 +24,7 @@ use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample};
 use foreread_types::SampleKey;
 use futures::FutureExt;
 
-use crate::driver::{count_skip, lifetime_in, log_store_error, store_sample};
+use crate::cache_stores::{count_skip, lifetime_in, log_store_error, store_sample};
 use crate::unit_offers::{OffersEnd, UnitOffers};
 
 /// How long a refused sample waits before it is offered again: at first, and at most.

@@ -14,10 +14,11 @@ use foreread_tier::{
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
+use crate::cache_stores::{lifetime_in, log_store_error};
 use crate::dataset::Dataset;
-use crate::driver::{lifetime_in, log_store_error};
 use crate::locate::location_by_key;
-use crate::read_results::{catch_panic, read_alone};
+use crate::panics::catch_panic;
+use crate::read_results::read_alone;
 use crate::report::ReadSource;
 
 /// Reads single samples. Cheap to clone.

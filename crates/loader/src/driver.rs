@@ -19,7 +19,7 @@ use bytes::Bytes;
 use foreread_dataset::DatasetError;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
-use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, Sample, Tier, TierError};
+use foreread_tier::{Budget, CacheTier, ErrorKind, Lookup, Sample, Tier, TierError};
 use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use crate::active_reads::{ActiveReads, Executor};
 use crate::batch::Batch;
 use crate::block_reads::BlockReads;
+use crate::cache_stores::{count_skip, spawn_store, store_sample};
 use crate::copies::PendingCopies;
 use crate::core::{Core, CoreAction, CoreEvent};
 use crate::dataset::Dataset;
@@ -34,7 +35,8 @@ use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::locality_deal::LocalityDeal;
 use crate::locate::catalog_error;
-use crate::read_results::{PendingRead, ReadResult, panic_message};
+use crate::panics::panic_message;
+use crate::read_results::{PendingRead, ReadResult};
 use crate::ready::ReadySamples;
 use crate::report::BatchCounts;
 
@@ -400,48 +402,6 @@ impl Driver {
         let (epoch, phase, dataset) = (of.epoch, of.kind, of.dataset);
         let catalog = self.datasets[dataset.0 as usize].catalog.clone();
         self.handover.push(Batch { pass, epoch, phase, dataset, catalog, index, samples, counts });
-    }
-}
-
-/// How long the memory of a sample is in use that will be stored in `cache`.
-pub(crate) fn lifetime_in(cache: Option<&Arc<dyn CacheTier>>) -> Lifetime {
-    match cache {
-        Some(cache) if cache.keeps_memory() => Lifetime::Kept,
-        _ => Lifetime::Passing,
-    }
-}
-
-/// Stores a sample in a cache, using its reserved `room`.
-pub(crate) async fn store_sample(cache: &dyn CacheTier, room: Charge, key: SampleKey, sample: Sample) {
-    match cache.store(room, key, sample).await {
-        Ok(()) => {}
-        // Too much is on its way already. The next use will store it.
-        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache, key),
-        Err(error) => log_store_error(cache, key, &error),
-    }
-}
-
-/// Counts a store that was left out because the cache had no room or too much on its way.
-pub(crate) fn count_skip(cache: &dyn CacheTier, key: SampleKey) {
-    tracing::debug!(tier = cache.name(), %key, "a sample was not cached, because there was no room");
-    metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
-}
-
-/// The tier itself logs a warning once, not for each sample.
-pub(crate) fn log_store_error(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
-    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be cached");
-}
-
-/// Polls a cache's work once, which completes a store in memory. The rest runs as a task. A panic
-/// of the cache is logged and does not reach the caller.
-pub(crate) fn spawn_store(work: impl Future<Output = ()> + Send + 'static) {
-    let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
-        if let Err(panic) = done {
-            tracing::error!("a cache panicked: {}", panic_message(&*panic));
-        }
-    }));
-    if work.as_mut().now_or_never().is_none() {
-        tokio::spawn(work);
     }
 }
 

@@ -9,7 +9,7 @@ use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
 
-use crate::read_results::panic_message;
+use crate::panics::panic_message;
 
 /// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

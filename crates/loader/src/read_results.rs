@@ -4,7 +4,6 @@
 //! tier fails only the read in which it happened. A read whose sample the catalog cannot locate
 //! fails with the catalog's error.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +15,14 @@ use foreread_tier::{
     Charge, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, StorageServer,
     Tier, TierError,
 };
-use foreread_types::{SampleKey, Tick};
-use futures::FutureExt;
+use foreread_types::{DatasetId, SampleKey, Tick};
 use futures_buffered::FuturesUnordered;
 
-use crate::blocks::BlockId;
 use crate::locate::{Location, location_by_key};
+use crate::panics::{catch_panic, panic_error};
+
+/// A dataset and the index of a block in it.
+pub(crate) type BlockId = (DatasetId, usize);
 
 /// One read in flight.
 #[derive(Debug)]
@@ -199,14 +200,6 @@ pub(crate) async fn read_alone(
     catch_panic(tier.name(), async move { tier.read(Arc::new(request)).await }).await
 }
 
-/// Runs `work`. A panic becomes an error of the tier.
-pub(crate) async fn catch_panic<T>(
-    tier: &str,
-    work: impl Future<Output = Result<T, TierError>>,
-) -> Result<T, TierError> {
-    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(panic_error(tier, &*panic)))
-}
-
 /// The result of one read.
 #[derive(Debug)]
 pub(crate) struct ReadResult {
@@ -238,18 +231,6 @@ impl Future for ReadInFlight {
             None => Poll::Pending, // polled after its end, which no stream does
         }
     }
-}
-
-/// The error of a read in which a tier panicked.
-fn panic_error(tier: &str, panic: &(dyn Any + Send)) -> TierError {
-    TierError::new(ErrorKind::Closed, tier)
-        .with_detail(format!("the tier panicked: {}", panic_message(panic)))
-}
-
-/// The message of a panic.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text)).unwrap_or("without a message")
 }
 
 #[cfg(test)]

@@ -13,14 +13,7 @@ use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
 use tokio::runtime::Handle;
 
-use crate::arena::{ArenaMemory, SharedPlace};
-
-/// The alignment of all memory for samples, in bytes: a cache line.
-///
-/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the
-/// kernel's copy takes three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB
-/// of the page cache).
-pub(crate) const CACHE_LINE: usize = 64;
+use crate::arena::{ArenaMemory, CACHE_LINE, SharedPlace};
 
 /// Allocates memory for samples.
 pub trait Buffers: Debug + Send + Sync + 'static {

@@ -12,20 +12,21 @@ use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, BytesMut};
+use foreread_connection::channel::AuthenticatedStream;
+use foreread_connection::frame::FrameHeader;
+use foreread_connection::input::FrameInput;
+use foreread_connection::output::FrameOutput;
+use foreread_connection::{BoxedStream, WireError, WireErrorKind};
 use foreread_tier::{Buffer, ErrorKind, Lifetime, TierError};
 use foreread_types::SampleKey;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{ClientAction, ClientEvent, ClientMachine, ExpectedPayload, NAME};
+use super::{ClientAction, ClientEvent, ClientMachine, ExpectedPayload};
 use crate::batch::RequestBatch;
-use crate::channel::AuthenticatedStream;
-use crate::frame::FrameHeader;
-use crate::input::FrameInput;
-use crate::output::FrameOutput;
 use crate::peer_client::ClientShared;
+use crate::tier_error::NAME;
 use crate::timer::PollTimer;
-use crate::{BoxedStream, WireError, WireErrorKind};
 
 /// A command to the connection's task.
 pub(crate) enum ClientCommand {

@@ -2,7 +2,8 @@
 //!
 //! Input is events and the time. Output is actions: frames to send, samples to complete, and when
 //! to check the timeouts next. There is no clock, I/O, channel or hash order, so a simulation can
-//! play any interleaving. [`ClientTask`] owns the stream, the timer and the channels.
+//! play any interleaving. [`ClientTask`](driver::ClientTask) owns the stream, the timer and the
+//! channels.
 //!
 //! # When a request fails
 //!
@@ -27,20 +28,20 @@
 //! arrives, no acknowledgement can be sent. A sample that waits after it is not timed out for that,
 //! up to [`RESPONSE_TIMEOUT`].
 
-mod driver;
+pub(crate) mod driver;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::frame::{
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, SampleRequest, decode_tags, encode_tags, kind_of,
+};
+use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{Rank, SampleKey};
 
-pub(crate) use self::driver::{ClientCommand, ClientTask, OpenRequests};
-use crate::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, SampleRequest, decode_tags, encode_tags, kind_of,
-};
-use crate::{WireError, WireErrorKind};
+use crate::tier_error::NAME;
 
 /// Heartbeat timeout: a rank that sends no byte for this long, while a request is open, counts as
 /// dead.
@@ -57,9 +58,6 @@ pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long an acknowledged sample may take, unless its owner announces again that it reads it.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The tier's name.
-pub(crate) const NAME: &str = "peer";
 
 /// Input of the state machine.
 #[derive(Debug)]

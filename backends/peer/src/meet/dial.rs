@@ -10,16 +10,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_connection::{Address, ControlConnection, Identity, Token, Transport, WireError, WireErrorKind};
 use foreread_types::Rank;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
-use super::endpoint::is_anywhere;
+use super::interfaces::is_anywhere;
 use super::node::node_id;
 use super::notice::{PrivateDirectory, Rank0Notice};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, ControlConnection, Identity, Token, Transport, WireError, WireErrorKind};
 
 /// Timeout of connect and handshake at one address. Rank 0 may be busy with a thousand other ranks.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -15,36 +15,29 @@
 //! connect ([`super::messages::RankInfo::addresses`]).
 //!
 //! The first loader of a process has the rendezvous port. Later loaders listen at any port, and the
-//! first redirects their ranks ([`super::board`]).
+//! first redirects their ranks ([`LoaderDirectory`]).
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use foreread_connection::system::is_overflow_user;
+use foreread_connection::token::hexadecimal;
+use foreread_connection::{Address, Token, Transport, TransportListener, token};
+use foreread_launcher::{Launched, MEET, Rendezvous, TOKEN};
 use sha2::{Digest, Sha256};
 
 use super::dial::{Rank0Dialer, Rank0Location};
-use super::interfaces::{self, InterfaceAddresses};
-use super::launcher::{Launched, Rendezvous};
+use super::interfaces::{self, ANYWHERE, InterfaceAddresses, is_anywhere};
 use super::loader_directory::LoaderDirectory;
 use super::messages::RankInfo;
 use super::node::{host_name, node_id};
 use super::notice::{PrivateDirectory, Rank0Notice, no_token};
 use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
-use crate::system::is_overflow_user;
-use crate::token::hexadecimal;
-use crate::{Address, Token, Transport, TransportListener, lock, token};
-
-/// All addresses of this host: both families, and IPv4 alone.
-const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
+use crate::lock::lock;
 
 /// Socket names that rank 0 may use on one node. Another user's process may have the first.
 const SOCKET_NAMES: u32 = 8;
-
-/// Whether a host stands for all addresses of this host.
-pub(super) fn is_anywhere(host: &str) -> bool {
-    ANYWHERE.contains(&host)
-}
 
 /// This rank's listeners and rendezvous address.
 #[derive(Debug)]
@@ -354,10 +347,9 @@ impl LocalEndpoint {
 
 /// The error for the user `nobody`, whose ranks cannot authenticate on a node.
 fn unsupported_user() -> MeetError {
-    let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
         "the kernel cannot distinguish this user (nobody) from users of other containers: run as another \
-         user, or set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
+         user, or set {TOKEN} to what `foreread token` prints and {MEET} to rank 0's host:port"
     );
     MeetError::new(MeetErrorKind::Secret, line)
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use foreread_connection::{Address, Nonce};
 use foreread_types::Rank;
 use tokio::time::Instant;
 
@@ -16,8 +17,6 @@ use super::members::RECONNECT_TIMEOUT;
 use super::messages::{Hello, MeetMessage, RankInfo, key, ranks};
 use super::waiting::{RETURN_TIMEOUT, TwoStepCheck, WaitDeadline, absent_rank_hint};
 use super::{MeetError, MeetErrorKind};
-use crate::Address;
-use crate::Nonce;
 
 /// How long rank 0's address must answer with another token before this rank gives up. The reply is
 /// unauthenticated. It may come from an earlier run that is about to end, or from any process while

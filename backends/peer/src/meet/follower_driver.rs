@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::{Address, Identity};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::dial::{DialError, Rank0Connection, Rank0Dialer};
 use super::follower::{Follower, FollowerEvent};
-use super::joining::MAX_PART_BYTES;
 use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::members::RECONNECT_TIMEOUT;
-use super::messages::{DRAIN_TIMEOUT, Hello, MeetMessage};
+use super::messages::{DRAIN_TIMEOUT, Hello, MAX_PART_BYTES, MeetMessage};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Identity};
 
 /// How long another rank 0 may take to reply.
 const OTHER_RANK0_TIMEOUT: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::RunId;
 use foreread_tier::{OpenContext, PeerService};
 use foreread_types::Rank;
 use tokio::sync::watch;
@@ -17,12 +18,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::endpoint::LocalEndpoint;
 use super::follower_driver::FollowerDriver;
 use super::hub::Hub;
-use super::joining::OwnedTask;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
+use super::owned_task::OwnedTask;
 use super::roster::Roster;
 use super::run_session::{Outbox, RunEvents, run};
-use crate::{PeerClient, PeerClientFactory, PeerCounters, PeerServer, RunId, lock};
+use crate::counters::PeerCounters;
+use crate::lock::lock;
+use crate::peer_client::{PeerClient, PeerClientFactory};
+use crate::server::PeerServer;
 
 /// Timeout for sending the final messages.
 const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);

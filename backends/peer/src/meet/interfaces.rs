@@ -12,6 +12,14 @@ use if_addrs::{Interface, get_if_addrs};
 
 use super::{MeetError, MeetErrorKind};
 
+/// All addresses of this host: both families, and IPv4 alone.
+pub(super) const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
+
+/// Whether a host stands for all addresses of this host.
+pub(super) fn is_anywhere(host: &str) -> bool {
+    ANYWHERE.contains(&host)
+}
+
 /// Addresses of this host, each with its interface.
 pub(super) type InterfaceAddresses = Vec<(String, IpAddr)>;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::{ControlConnection, Identity, Nonce, PeerIdentity, RunId, token};
 use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::compare::{difference, pack, unpack};
@@ -21,8 +21,9 @@ use super::group::{RunGroup, RunLink};
 use super::hub::Hub;
 use super::leader::Leader;
 use super::link::LinkTraffic;
-use super::messages::{ComparedSettings, Hello, MeetMessage, RankInfo, key};
+use super::messages::{ComparedSettings, Hello, MAX_PART_BYTES, MeetMessage, RankInfo, key};
 use super::node::host_name;
+use super::owned_task::OwnedTask;
 use super::rank0::{Rank0Driver, Rank0Steps};
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
@@ -30,12 +31,9 @@ use super::settings::Settings;
 use super::shared_catalog::{self, RelayOffers, SharedCatalog};
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
-use crate::{
-    ControlConnection, Identity, Nonce, PeerClientFactory, PeerIdentity, PeerServer, RunId, StorePeer, token,
-};
-
-/// The largest part of a key that a rank may send, in bytes.
-pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
+use crate::peer_client::PeerClientFactory;
+use crate::server::PeerServer;
+use crate::store_peer::StorePeer;
 
 /// How often rank 0 checks that it can be found.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,23 +75,6 @@ enum Role {
     },
     /// Started.
     Started,
-}
-
-/// A task that is aborted when this is dropped.
-#[derive(Debug)]
-pub(super) struct OwnedTask(pub JoinHandle<()>);
-
-impl OwnedTask {
-    /// Spawns it on the current runtime.
-    pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
-    }
-}
-
-impl Drop for OwnedTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl RendezvousSteps {

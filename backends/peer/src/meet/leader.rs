@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::Nonce;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
@@ -24,7 +25,6 @@ use super::shared_catalog::{self, SharedCatalog};
 use super::store::KeyValueStore;
 use super::waiting::MAX_NAMED_RANKS;
 use super::{MeetError, MeetErrorKind};
-use crate::Nonce;
 
 /// Pending value requests per connection.
 const MAX_PENDING_REQUESTS: usize = 16;

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::ControlConnection;
 use foreread_connection::{Session, SessionBounds, SessionReceiver, SessionSender, SessionWriter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::messages::{
     HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, MAX_MESSAGE_BYTES, MAX_PIECE_BYTES, MeetMessage, frame_kind,
 };
-use crate::PeerCounters;
-use crate::connection::ControlConnection;
+use crate::counters::PeerCounters;
 
 /// Messages that wait to be sent or received. Few, because their bulk may be large.
 const QUEUE_LENGTH: usize = 4;

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use crate::{Address, lock};
+use foreread_connection::Address;
+
+use crate::lock::lock;
 
 /// The loaders of one process at one rendezvous address, as rank 0. All of them share an
 /// [`Arc`](std::sync::Arc) of it ([`Settings::board`](super::Settings::board)).

@@ -24,6 +24,9 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// The longest piece of bulk.
 pub(super) const MAX_PIECE_BYTES: usize = 256 * 1024;
 
+/// The largest part of a key that a rank may send, in bytes.
+pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
+
 /// Heartbeat interval of an idle end.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -8,9 +8,8 @@
 //! simplest topology that can name which of a thousand ranks is missing or differs. Its price is
 //! that rank 0 is a single point of failure for what concerns all ranks.
 //!
-//! State machines without I/O decide (`Leader`,
-//! `Rank0Steps`, `Follower`). Tasks do the I/O and call
-//! them. Tests play them on a seeded scheduler.
+//! State machines without I/O decide (`Leader`, `Rank0Steps`, `Follower`). Tasks do the I/O and
+//! call them. Tests play them on a seeded scheduler.
 //!
 //! # States of a follower
 //!
@@ -41,13 +40,13 @@
 //! | module | content |
 //! |---|---|
 //! | the crate `foreread-launcher` | this rank and the rendezvous address, from the environment |
-//! | `endpoint`, `board`, `node`, `interfaces`, `descriptors` | where a rank listens |
+//! | `endpoint`, `loader_directory`, `node`, `interfaces`, `descriptors` | where a rank listens |
 //! | `notice`, `dial` | how a follower finds rank 0: handshake, retries, backoff |
 //! | `messages`, `link` | messages and heartbeats, one connection |
 //! | `settings`, `joining` | the steps until the start, the same on all ranks: [`RendezvousSteps`] |
 //! | `store`, `members`, `leader`, `hub`, `sessions`, `rank0`, `compare` | rank 0 |
 //! | `follower`, `follower_driver`, `run_session` | followers, before and after the start |
-//! | `bulk` | catalogs, which travel once per node |
+//! | `shared_catalog` | catalogs, which travel once per node |
 //! | `group`, `roster` | the run: [`RunGroup`], and the addresses of all ranks |
 //!
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
@@ -71,6 +70,7 @@ mod members;
 mod messages;
 mod node;
 mod notice;
+mod owned_task;
 mod rank0;
 mod roster;
 mod run_session;
@@ -82,13 +82,11 @@ mod store;
 mod tests;
 mod waiting;
 
-use foreread_launcher as launcher;
-
 pub use error::{MeetError, MeetErrorKind};
+pub use foreread_launcher::{Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
 pub use group::{RunEnd, RunGroup};
 pub use interfaces::INTERFACE;
 pub use joining::RendezvousSteps;
-pub use launcher::{Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
 pub use loader_directory::LoaderDirectory;
 pub use notice::given_token;
 pub use settings::Settings;

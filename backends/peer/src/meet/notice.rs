@@ -10,12 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use foreread_connection::Token;
+use foreread_launcher::{LauncherEnv, MEET, TOKEN};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{LauncherEnv, TOKEN};
 use super::{MeetError, MeetErrorKind};
-use crate::Token;
 
 /// The file name for a process's first loader.
 const NOTICE: &str = "rank0";
@@ -52,9 +52,8 @@ pub fn given_token(surroundings: &LauncherEnv<'_>) -> Result<Option<Token>, Meet
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     secret_error(format!(
         "ranks meet at {meet}, where a token is required: put `export {TOKEN}=$(foreread token)` into the \
-         job script before the command that starts the ranks, or set {} to a directory that all ranks \
-         share",
-        super::launcher::MEET
+         job script before the command that starts the ranks, or set {MEET} to a directory that all ranks \
+         share"
     ))
 }
 

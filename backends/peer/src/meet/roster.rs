@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
+use foreread_connection::Address;
 use foreread_types::Rank;
 
 use super::messages::RankInfo;
-use crate::{Address, PeerClient, PeerClientFactory, lock};
+use crate::lock::lock;
+use crate::peer_client::{PeerClient, PeerClientFactory};
 
 /// The ranks of a run.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_connection::{Address, ControlConnection, PeerIdentity};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -17,7 +18,6 @@ use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::{DRAIN_TIMEOUT, MeetMessage};
 use super::shared_catalog;
-use crate::{Address, ControlConnection, PeerIdentity};
 
 /// Timeout of the hello after the handshake.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

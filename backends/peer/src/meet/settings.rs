@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::launcher::Launched;
+use foreread_connection::{Address, SystemTransport, Token, Transport};
+use foreread_launcher::Launched;
+
 use super::loader_directory::LoaderDirectory;
 use super::node::node_id;
 use super::waiting::WaitingCallback;
-use crate::{Address, PeerCounters, Settings as Bounds, SystemTransport, Token, Transport};
+use crate::counters::PeerCounters;
+use crate::serving::shared::Settings as Bounds;
 
 /// The settings of a rendezvous. The fields of [`Settings::new`] may be changed.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::{Address, ControlConnection, Identity, PeerIdentity, Transport};
 use foreread_types::Rank;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
@@ -23,7 +24,6 @@ use tokio::time::{sleep, timeout};
 use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::messages::{MeetMessage, key};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, ControlConnection, Identity, PeerIdentity, Transport};
 
 /// Catalogs of a run.
 pub(super) const MAX_CATALOGS: usize = 16;

@@ -9,6 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
+use foreread_connection::channel::AuthenticatedStream;
+use foreread_connection::frame::FrameHeader;
+use foreread_connection::input::FrameInput;
+use foreread_connection::mac::SampleMac;
+use foreread_connection::{BoxedStream, RunId, WireError};
 use foreread_tier::PeerReply;
 use foreread_types::{Rank, SampleKey};
 use futures::future::BoxFuture;
@@ -17,14 +22,9 @@ use futures::{Stream as _, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::shared::ServingShared;
 use super::{SampleCheck, ServerAction, ServerMachine, StoreReply};
-use crate::channel::AuthenticatedStream;
-use crate::frame::FrameHeader;
-use crate::input::FrameInput;
-use crate::mac::SampleMac;
-use crate::server::ServerShared;
 use crate::timer::PollTimer;
-use crate::{BoxedStream, RunId, WireError};
 
 /// The store's replies to a chunk. Ends after one response per sample, or when the store ends.
 struct ChunkReplies {
@@ -61,7 +61,7 @@ impl futures::Stream for ChunkReplies {
 
 /// The task of a connection.
 pub(crate) struct PeerConnection {
-    shared: Arc<ServerShared>,
+    shared: Arc<ServingShared>,
     from: Rank,
     stream: BoxedStream,
     /// Computes the tags of samples on authenticated connections.
@@ -80,7 +80,7 @@ pub(crate) struct PeerConnection {
 
 impl PeerConnection {
     pub(crate) fn new(
-        shared: Arc<ServerShared>,
+        shared: Arc<ServingShared>,
         from: Rank,
         run: RunId,
         channel: AuthenticatedStream,

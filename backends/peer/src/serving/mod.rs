@@ -2,8 +2,8 @@
 //!
 //! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the
 //! store. There is no clock, I/O, channel or hash order, so a simulation can play any
-//! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the store's
-//! replies. A connection's memory is bounded:
+//! interleaving. [`PeerConnection`](driver::PeerConnection) owns the stream, the timer, the budget
+//! and the store's replies. A connection's memory is bounded:
 //!
 //! * Samples requested from the store and responses that wait to be written have together at most
 //!   [`Settings::share`] bytes, or are one sample. Once the store reports that it reads a sample
@@ -24,30 +24,30 @@
 //! response is not sent, unless its first bytes have left.
 
 mod chunk;
-mod driver;
+pub(crate) mod driver;
 mod requests;
+pub(crate) mod shared;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::frame::{
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
+    encode_tags, status_of,
+};
+use foreread_connection::mac::PayloadTag;
+use foreread_connection::output::FrameOutput;
+use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, PeerRequest, TierError};
 use foreread_types::SampleKey;
 
 use self::chunk::{ChunkSample, StoreChunk};
-pub(crate) use self::driver::PeerConnection;
 use self::requests::{OpenRequest, QueuedSample};
-use crate::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
-    encode_tags, status_of,
-};
-use crate::mac::PayloadTag;
-use crate::output::FrameOutput;
-use crate::{WireError, WireErrorKind};
 
 #[cfg(doc)]
-use crate::Settings;
+use self::shared::Settings;
 
 /// Heartbeat interval while a request is open.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
+use foreread_connection::frame::FrameHeader;
+use foreread_connection::input::FrameInput;
+use foreread_connection::output::FrameOutput;
+use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 
 use super::pipe::Pipe;
 use crate::client::{self, ExpectedPayload};
-use crate::frame::FrameHeader;
-use crate::input::FrameInput;
-use crate::output::FrameOutput;
 use crate::serving;
-use crate::{WireError, WireErrorKind};
 
 /// A part of a rank's budget for responses.
 pub(super) struct Room(Rc<Cell<u64>>, u64);

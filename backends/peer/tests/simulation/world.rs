@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::frame::SampleRequest;
+use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_tier_testing::Scheduler;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -13,10 +15,8 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use super::ends::{AskingEnd, ServingEnd};
 use super::pipe::Pipe;
 use crate::client::{self, RECONNECT_JITTER};
-use crate::frame::SampleRequest;
 use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
 use crate::serving::{self, StoreReply};
-use crate::{WireError, WireErrorKind};
 
 mod dialing;
 mod faults;

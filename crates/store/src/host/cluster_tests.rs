@@ -2,6 +2,8 @@
 
 use std::sync::mpsc;
 
+use bytes::Bytes;
+use foreread_tier::{ReadFuture, TierError};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 

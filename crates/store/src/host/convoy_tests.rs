@@ -4,6 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 
+use bytes::Bytes;
+use foreread_tier::TierError;
+
 use super::test_rig::*;
 use super::*;
 

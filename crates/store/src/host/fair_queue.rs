@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 
 use foreread_types::{SampleKey, Tick};
 
-use super::StoreJob;
+use super::store_job::StoreJob;
 
 /// The resolution of tags: parts of a unit of the store's time, at weight 1.
 const TAG_UNITS: u128 = 1 << 20;

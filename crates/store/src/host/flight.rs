@@ -17,8 +17,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 
+use super::sample_reader::SampleReader;
 use super::state::{Actions, BegunRead, ReadPlace, SampleFlight};
-use super::{NodeStore, SampleReader, StoreInner, StoreJob};
+use super::store_job::StoreJob;
+use super::{NodeStore, StoreInner};
 
 thread_local! {
     /// Whether this thread is starting a read.

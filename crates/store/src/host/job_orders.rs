@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use foreread_planner::{CacheJob, EpochUses, JobStart, NextUseCache, PlanError};
 use foreread_types::{DatasetId, SampleKey, Tick};
 
-use super::StoreRequest;
+use super::store_job::StoreRequest;
 
 /// The pace of a job until it is measured.
 const NS_PER_SAMPLE: u64 = 1_000_000;

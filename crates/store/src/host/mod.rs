@@ -26,23 +26,22 @@ mod job_orders;
 mod origin_pace;
 mod origin_queue;
 mod removal;
+mod sample_reader;
 mod state;
+mod status;
+mod store_job;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
-use std::ops::Range;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use foreread_planner::{
     CacheBounds, DatasetCosts, EpochUses, NextUseCache, NodeOwner, NodeOwners, PlanError,
 };
-use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
-use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -50,103 +49,14 @@ use tokio::time::Instant;
 pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCounts, StoreStatus};
 use self::job_orders::JobOrders;
 use self::origin_pace::OriginPace;
-use self::state::{
-    Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy, own_convoy,
-};
+pub use self::origin_queue::OriginLimits;
+pub use self::sample_reader::{SampleBlock, SampleReader};
+use self::state::{Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState};
+pub use self::store_job::{Answer, StoreJob, StoreRequest};
+use self::store_job::{order_convoy, own_convoy};
 
 /// How long requests of a job wait for its first order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Where a store reads the samples of a dataset.
-pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
-    /// Starts to read a sample. Reads of a lower `order` go first.
-    fn read(&self, id: SampleId, order: Tick) -> ReadFuture;
-
-    /// Ends a burst of reads.
-    fn submit(&self);
-
-    /// The block of a sample, if one request reads several samples.
-    fn block(&self, id: SampleId) -> Option<SampleBlock> {
-        let _ = id;
-        None
-    }
-
-    /// Starts to read samples of one block. Returns their reads, in the order of `ids`.
-    fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
-        let reads = ids.into_iter().map(|id| self.read(id, order)).collect();
-        Box::pin(std::future::ready(reads))
-    }
-
-    /// How many reads are of use at once, at present.
-    fn parallelism(&self) -> usize;
-
-    /// Whether a disk of this node may keep samples.
-    fn has_disk(&self) -> bool {
-        false
-    }
-
-    /// Reads a sample that a disk of this node has. After an error, it is read from its store.
-    fn read_disk(&self, id: SampleId) -> ReadFuture {
-        let _ = id;
-        Box::pin(async { Err(TierError::new(ErrorKind::Absent, "disk")) })
-    }
-
-    /// Reads a sample that another node of the cluster keeps, for the use of a job at `due`. After
-    /// an error, it is read from its store.
-    fn read_node(&self, id: SampleId, job: StoreJob, due: Tick) -> ReadFuture {
-        let _ = (id, job, due);
-        Box::pin(async { Err(TierError::new(ErrorKind::Absent, "cluster")) })
-    }
-
-    /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it,
-    /// and drops it otherwise. Meanwhile requests for the sample are answered from memory.
-    fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {
-        let _ = (id, bytes, kept);
-    }
-}
-
-/// Consecutive samples that one request reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SampleBlock {
-    /// Their numbers.
-    pub samples: Range<u64>,
-    /// The bytes of the request.
-    pub bytes: u64,
-    /// Whether it is decoded as a whole, however few of its samples are read.
-    pub is_unit: bool,
-}
-
-/// How the reads of a store are limited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OriginLimits {
-    /// Bytes per second. The readers enforce it. Here it says how many reads may be under way.
-    pub bytes_per_second: Option<NonZeroU64>,
-    /// The most reads at once.
-    pub parallelism: Option<NonZeroUsize>,
-}
-
-/// The number of a job, unique in a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoreJob(u64);
-
-/// Gets the result of a request.
-pub type Answer = Box<dyn FnOnce(Result<Bytes, TierError>) + Send>;
-
-/// A request of a job for a sample.
-pub struct StoreRequest {
-    /// The sample.
-    pub key: SampleKey,
-    /// The job's position at which it uses the sample.
-    pub due: Tick,
-    /// Called once, on any thread.
-    pub answer: Answer,
-}
-
-impl fmt::Debug for StoreRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreRequest").field("key", &self.key).field("due", &self.due).finish_non_exhaustive()
-    }
-}
 
 /// One cache for all jobs of a node. Clones are the same store.
 #[derive(Clone)]

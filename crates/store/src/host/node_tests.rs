@@ -1,5 +1,7 @@
 //! Samples that other nodes of a cluster keep.
 
+use foreread_tier::ErrorKind;
+
 use super::test_rig::{Owners, Rig, content, order};
 use super::*;
 

@@ -7,13 +7,12 @@
 //! with all of the store. Where a limit in bytes holds, a read takes its bytes.
 
 use std::collections::{HashMap, VecDeque};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
 
 use super::fair_queue::FairQueue;
-use super::state::own_convoy;
-use super::{OriginLimits, StoreJob};
+use super::store_job::{StoreJob, own_convoy};
 
 /// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the
 /// store's latency. What is under way can no longer be reordered.
@@ -46,6 +45,15 @@ const BLOCKS_PART: u64 = 8;
 
 /// Reads before the time of a byte is reported for the first time.
 const ENOUGH: u64 = 32;
+
+/// How the reads of a store are limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginLimits {
+    /// Bytes per second. The readers enforce it. Here it says how many reads may be under way.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// The most reads at once.
+    pub parallelism: Option<NonZeroUsize>,
+}
 
 /// A store, and the reads that wait for it.
 #[derive(Debug)]

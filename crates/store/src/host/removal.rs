@@ -5,7 +5,9 @@ use std::sync::Arc;
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes, Tick};
 
-use super::{NodeStore, SampleReader, StoreState};
+use super::NodeStore;
+use super::sample_reader::SampleReader;
+use super::state::StoreState;
 
 /// Reads nothing: of a dataset that was removed.
 #[derive(Debug)]

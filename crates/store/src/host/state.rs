@@ -17,7 +17,8 @@ use super::counts::StoreCounts;
 use super::job_orders::JobOrders;
 use super::origin_pace::OriginPace;
 use super::origin_queue::{BlockTurn, OriginQueue, QueueMember};
-use super::{Answer, SampleBlock, SampleReader, StoreJob, StoreRequest};
+use super::sample_reader::{SampleBlock, SampleReader};
+use super::store_job::{Answer, StoreJob, StoreRequest};
 
 pub(super) struct StoreState {
     pub(super) capacity: u64,
@@ -68,16 +69,6 @@ pub(super) struct StoreMember {
 
 /// An announced epoch: its dataset, its beginning, its length and a hash of its samples.
 pub(super) type OrderKey = (DatasetId, Tick, u64, u64);
-
-/// The convoy of a job that takes turns by itself.
-pub(super) fn own_convoy(job: StoreJob) -> u64 {
-    job.0 << 1
-}
-
-/// The convoy of an order that a job has announced first.
-pub(super) fn order_convoy(job: StoreJob) -> u64 {
-    job.0 << 1 | 1
-}
 
 /// The most epochs that are compared with those of other jobs.
 pub(super) const MAX_ORDER_KEYS: usize = 1 << 16;

@@ -1,10 +1,14 @@
 //! Random operations on a store, and faults of its queues that once were.
 
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use foreread_tier::TierError;
 use foreread_tier_testing::{NEVER, until};
 
 use super::test_rig::{LENGTH, Rig, TAKEN, TestOrigin, content, order};
 use super::*;
-use std::sync::mpsc;
 
 fn weight(weight: u32) -> NonZeroU32 {
     NonZeroU32::new(weight).unwrap()

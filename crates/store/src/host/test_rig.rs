@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_tier_testing::until;
+use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use super::*;

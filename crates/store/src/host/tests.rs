@@ -1,5 +1,7 @@
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::mpsc;
 
+use foreread_tier::ErrorKind;
 use foreread_tier_testing::{NEVER, until};
 
 use super::test_rig::*;

@@ -9,7 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::buffers::CACHE_LINE;
+/// The alignment of all memory for samples, in bytes: a cache line.
+///
+/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the
+/// kernel's copy takes three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB
+/// of the page cache).
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Extents that are tried for a larger alignment before one that fits in any case.
 const TRIES: usize = 16;

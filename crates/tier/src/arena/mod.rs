@@ -49,6 +49,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
+pub(crate) use self::extents::CACHE_LINE;
 pub use self::mapped_region::MappedRegion;
 pub(crate) use self::pool::ArenaMemory;
 use self::pool::{IDLE, IdleMemory, Pool, REGION};

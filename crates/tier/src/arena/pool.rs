@@ -18,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::extents::CACHE_LINE;
 use super::forks;
 use super::recent::RecentBuffers;
 use super::region::{PageSize, Reached, Region};
 use super::shared_region::SharedRegions;
 use super::space::{HUGE_PAGE, Space, Unused};
-use crate::buffers::CACHE_LINE;
 
 /// The length of a region. Longer buffers have a region each.
 pub(super) const REGION: usize = 32 << 20;

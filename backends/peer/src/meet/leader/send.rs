@@ -11,8 +11,8 @@ use super::Leader;
 
 /// The session of an admitted rank: what was requested and sent on its connection.
 #[derive(Debug)]
-pub(in super::super) struct FollowerSession {
-    pub(in super::super) session: RankSession,
+pub(crate) struct FollowerSession {
+    pub(crate) session: RankSession,
     /// It has no roster.
     is_new: bool,
     welcomed: bool,
@@ -26,12 +26,12 @@ pub(in super::super) struct FollowerSession {
     /// It is a relay, and the catalogs that all nodes need were not queued yet.
     passes_on: bool,
     /// Whether the end of the run was sent.
-    pub(in super::super) over: bool,
+    pub(crate) over: bool,
 }
 
 /// The next message of a connection.
 #[derive(Debug)]
-pub(in super::super) enum NextSend {
+pub(crate) enum NextSend {
     /// A message and its bulk.
     Message(MeetMessage, Bytes),
     /// The catalog of this number.
@@ -44,7 +44,7 @@ pub(in super::super) enum NextSend {
 
 impl Leader {
     /// The next message for a connection, which counts as sent. `None` if all was sent.
-    pub(in super::super) fn next_send(&mut self, to: &mut FollowerSession) -> Option<NextSend> {
+    pub(crate) fn next_send(&mut self, to: &mut FollowerSession) -> Option<NextSend> {
         if !self.members.is_current(to.session) {
             return Some(NextSend::Replaced);
         }

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::Nonce;
 use foreread_tier_testing::{Scheduler, TestRandom};
 use foreread_types::Rank;
 use tokio::time::Instant;
@@ -35,7 +36,6 @@ use super::rank0::Rank0Steps;
 use super::shared_catalog::RelayOffers;
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
-use crate::Nonce;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);

@@ -98,7 +98,7 @@ impl World {
         link.machine = client::ClientMachine::new(Rank(to as u32), RUN);
         link.pending.clear();
         link.dropped.clear();
-        let error = crate::peer_client::error_of(Rank(to as u32), why);
+        let error = crate::tier_error::error_of(Rank(to as u32), why);
         let mut answers = Vec::new();
         for (&request, uses) in &link.batches {
             let open = (0..).zip(uses).filter(|(_, (_, answered))| !answered);

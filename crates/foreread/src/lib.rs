@@ -245,7 +245,8 @@ pub mod share {
     pub use foreread_store::{Client, Server, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 }
 
-/// The examples of the guide, compiled.
+/// The examples of the guide, compiled. The file is a symbolic link, so that the published package
+/// contains it.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/rust.md")]
+#[doc = include_str!("guide.md")]
 struct Guide;

@@ -18,16 +18,6 @@ use super::{SHIPPED, Source, metadata, root, sources};
 /// The most files of a circle.
 const MOST_FILES: usize = 4;
 
-/// Packages with larger circles, and the files of their largest one.
-const LARGER: &[(&str, usize)] = &[
-    ("foreread-agent-client", 8),
-    ("foreread-dataset", 39),
-    ("foreread-formats", 5),
-    ("foreread-peer", 11),
-    ("foreread-store", 6),
-    ("foreread-tier", 5),
-];
-
 /// Adds the words and marks of code, without comments and literals.
 fn flatten(code: TokenStream, tokens: &mut Vec<String>) {
     for tree in code {
@@ -207,11 +197,8 @@ fn files_form_no_circle_of_more_than_four() {
     for package in metadata().workspace_packages() {
         let folder = package.manifest_path.parent().unwrap().strip_prefix(&root).unwrap();
         let (found, lines) = largest_circle(&sources, &format!("{folder}/src/"));
-        let known = LARGER.iter().find(|(name, _)| package.name == *name).map(|(_, files)| *files);
-        if found > known.unwrap_or(MOST_FILES) {
+        if found > MOST_FILES {
             wrong += &format!("\n{}: {found} files name items of each other:{lines}", package.name);
-        } else if known.is_some() && found <= MOST_FILES {
-            wrong += &format!("\n{}: delete its line in LARGER, its circles are small now", package.name);
         }
     }
     assert!(wrong.is_empty(), "move what such files share into a lower file:{wrong}");

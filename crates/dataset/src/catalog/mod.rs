@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Object, Span, StorageServer};
+use foreread_tier::{Object, Span};
 use foreread_types::{Fingerprint, SampleId, Sizes};
 
 use crate::catalog::growth_record::CatalogGrowth;
@@ -39,9 +39,7 @@ use crate::catalog_file::keys::{
     NAME_KEY, SAMPLES_KEY,
 };
 use crate::catalog_file::listing::Listing;
-use crate::catalog_file::{
-    CatalogFile, CatalogRow, ObjectPath, file_lists, object_versions, recognise, server_column,
-};
+use crate::catalog_file::{CatalogFile, CatalogRow, ObjectPath, file_lists, object_versions, recognise};
 use crate::disk::replace::replace_file_with;
 use crate::disk::shared_file;
 use crate::messages::shortened;
@@ -435,31 +433,10 @@ impl Catalog {
         })
     }
 
-    /// The storage server that holds a sample's first byte, if the storage has several and the
-    /// catalog names it. A hint, because files may move.
-    pub fn server(&self, id: SampleId) -> Option<StorageServer> {
-        self.server_value(id).and_then(server_column::decode)
-    }
-
-    /// A sample's value in the column of servers.
-    pub(crate) fn server_value(&self, id: SampleId) -> Option<u32> {
-        self.0.image.server(self.number_or_none(id))
-    }
-
-    /// Whether a sample was released to an archive when the dataset was indexed.
-    pub fn is_released(&self, id: SampleId) -> bool {
-        self.server_value(id).is_some_and(server_column::is_released)
-    }
-
     /// The number of objects: the samples, or their shards.
     pub fn objects(&self) -> u64 {
         // Of a part, at most.
         self.0.image.objects().min(self.len())
-    }
-
-    /// Whether the catalog names the servers of samples.
-    pub fn has_servers(&self) -> bool {
-        self.0.image.has_servers()
     }
 
     /// The catalog's file.

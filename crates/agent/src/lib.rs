@@ -21,6 +21,7 @@
 mod control;
 mod error;
 mod http;
+mod job_agent;
 mod memory;
 mod reload;
 mod socket;
@@ -54,6 +55,7 @@ pub use crate::control::{
 };
 use crate::control::{ControlLink, OwnAgent};
 pub use crate::http::HttpFiles;
+pub use crate::job_agent::{JobAgent, NodeJob};
 use crate::http::{HttpListeners, HttpServer};
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::reload::{LOOK_INTERVAL, reload_regularly};

@@ -1,0 +1,185 @@
+//! An agent for the processes of one job on a node, which one of them hosts.
+//!
+//! The first process that locks the directory of the socket hosts the agent. The others try again
+//! once a second, so that one of them takes over if it ends. All of them are jobs of the agent, by
+//! its socket, and read storage by themselves while there is none.
+//!
+//! Decision: this is the agent as it is, in a process of the job. So scripts that are not changed
+//! share one cache by the same protocol, with any order, as jobs of an agent that a user has
+//! started. The price is a thread in each process, and a cache that is empty after a takeover.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use foreread_launcher::{Launched, LauncherEnv};
+use foreread_store::Client;
+use foreread_tier::user_directory;
+
+use crate::error::AgentError;
+use crate::{Agent, AgentSettings};
+
+/// How often a process tries to host the agent.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a start waits until an agent serves. Then the process begins without one.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most letters of a job's name, because paths of sockets are short.
+const MAX_NAME: usize = 40;
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// The processes of a job on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeJob {
+    /// How many they are.
+    pub ranks: u32,
+    /// The name of their directory.
+    name: String,
+}
+
+impl NodeJob {
+    /// The job that a launcher has started this process for. `None` without a launcher that says
+    /// how many processes the node has.
+    pub fn launched() -> Option<Self> {
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::of(&LauncherEnv::of_this_process(&variable), std::os::unix::process::parent_id())
+    }
+
+    fn of(environment: &LauncherEnv<'_>, parent: u32) -> Option<Self> {
+        let launched = Launched::by(environment).ok().flatten()?;
+        let ranks = launched.on_node()?;
+        // Without a name of the job, its processes have one parent.
+        let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
+        let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+        let words = format!("{} {job}", launched.launcher);
+        let job: String = words.chars().map(letter).take(MAX_NAME).collect();
+        Some(Self { ranks, name: format!("job-{job}-of-{}", launched.world_size) })
+    }
+
+    /// The socket of the agent that they share.
+    pub fn socket(&self) -> PathBuf {
+        user_directory().join(&self.name).join("node.sock")
+    }
+}
+
+/// This process's part in an agent of its job. Dropping it ends the agent, if it is hosted here.
+#[derive(Debug)]
+pub struct JobAgent {
+    socket: PathBuf,
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl JobAgent {
+    /// Hosts the agent of these settings, or waits until another process does. Returns once an
+    /// agent serves, at the latest after five seconds.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
+        let socket = settings.socket.clone();
+        let (end, ended) = mpsc::channel();
+        let hosting = std::thread::Builder::new().name("foreread-host".to_owned()).spawn(move || {
+            let mut hosted = None;
+            loop {
+                if hosted.as_ref().is_none_or(Agent::is_stopped) {
+                    drop(hosted.take());
+                    match Agent::start(settings.clone()) {
+                        Ok(agent) => hosted = Some(agent),
+                        // Another process hosts it.
+                        Err(AgentError::InUse { .. }) => {}
+                        Err(error) => {
+                            tracing::warn!(%error, "the processes of this node share no cache");
+                            return;
+                        }
+                    }
+                }
+                match ended.recv_timeout(AGAIN) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        });
+        let thread = hosting.map_err(|error| AgentError::system("cannot start a thread", error))?;
+        let begun = Instant::now();
+        while !serves(&socket) && !thread.is_finished() && begun.elapsed() < START_TIMEOUT {
+            std::thread::sleep(POLL);
+        }
+        Ok(Self { socket, end: Some(end), thread: Some(thread) })
+    }
+
+    /// The path of the agent's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for JobAgent {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+        // It stays while another process uses it.
+        let _ = self.socket.parent().map(std::fs::remove_dir);
+    }
+}
+
+/// Whether an agent answers at a socket.
+fn serves(socket: &Path) -> bool {
+    socket.exists() && Client::connect(&socket.display().to_string()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread::Config;
+
+    use super::*;
+
+    fn settings(socket: &Path) -> AgentSettings {
+        AgentSettings {
+            socket: socket.to_owned(),
+            memory: 1 << 20,
+            config: Config::default(),
+            policy: PathBuf::new(),
+            http: None,
+            control: None,
+        }
+    }
+
+    #[test]
+    fn processes_of_a_job_have_one_socket() {
+        let job = |variables: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(is, _)| *is == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            NodeJob::of(&LauncherEnv::new(&variable, 7, 8), 8)
+        };
+        let torchrun = |rank, port| {
+            let all = [("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", port)];
+            job(&[&all[..], &[("RANK", rank), ("WORLD_SIZE", "4"), ("LOCAL_RANK", rank)]].concat()).unwrap()
+        };
+        assert_eq!((torchrun("0", "29500").ranks, torchrun("1", "29500")), (2, torchrun("0", "29500")));
+        assert_ne!(torchrun("0", "29500").socket(), torchrun("0", "29501").socket());
+        assert!(torchrun("0", "29500").socket().as_os_str().len() < 108, "a path of a socket is short");
+        assert_eq!(job(&[]), None);
+    }
+
+    #[test]
+    fn another_process_takes_over_and_the_last_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("job/node.sock");
+        let first = JobAgent::start(settings(&socket)).unwrap();
+        let second = JobAgent::start(settings(&socket)).unwrap();
+        assert!(serves(&socket));
+        drop(first);
+        foreread_tier_testing::until("the second one hosts", || serves(&socket));
+        drop(second);
+        assert!(!serves(&socket));
+    }
+}

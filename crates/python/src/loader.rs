@@ -80,7 +80,7 @@ struct RunFacts {
     url: String,
     samples: u64,
     fingerprint: String,
-    labels: Vec<String>,
+    classes: Vec<String>,
     rank: u32,
     world_size: u32,
 }
@@ -248,7 +248,7 @@ impl PyLoader {
             url: catalog.base_url().to_owned(),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
-            labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
+            classes: catalog.labels().iter().map(|label| label.to_string()).collect(),
             rank,
             world_size,
         };
@@ -431,8 +431,15 @@ impl PyLoader {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
-        self.facts.labels.clone()
+    fn classes(&self) -> Vec<String> {
+        self.facts.classes.clone()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Loader.labels is deprecated: use Loader.classes")?;
+        Ok(self.classes())
     }
 
     /// The catalog of the samples. Where it is a part of another, batches have the numbers of the

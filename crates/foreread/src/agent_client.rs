@@ -20,6 +20,7 @@ use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, AttachDataset, DatasetAnswer, WarmRequest};
 use foreread_tier::{CacheTier, OpenContext};
+use foreread_types::RankOf;
 use futures::future::BoxFuture;
 
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
@@ -125,11 +126,11 @@ impl CacheClient for AgentLink {
         self.client.watch(stalled);
     }
 
-    fn warm(&self, begin: bool, part: (u32, u32)) -> Result<WarmDataset> {
+    fn warm(&self, begin: bool, part: RankOf) -> Result<WarmDataset> {
         if let Some(bytes) = self.blocks.get().copied().filter(|_| begin) {
             self.client.read_in_blocks(0, bytes);
         }
-        let answer = self.client.warm(WarmRequest { dataset: 0, begin, part });
+        let answer = self.client.warm(WarmRequest { dataset: 0, begin, part: (part.rank, part.ranks) });
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
         Ok(WarmDataset {
             is_active: answer.is_active,

@@ -20,6 +20,7 @@ use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
+use foreread_types::RankOf;
 use tokio::runtime::Handle;
 
 use crate::agent_choice::AgentChoice;
@@ -180,10 +181,22 @@ impl Builder {
         self
     }
 
-    /// This process's rank among `world_size` ranks, and how they share an epoch.
+    /// This process's rank among all of the run. Default: the only rank.
+    ///
+    /// ```
+    /// use foreread::{Deal, Loader, RankOf};
+    /// let builder = Loader::builder("/data/train").rank(RankOf { rank: 3, ranks: 8 }).deal(Deal::Blocks);
+    /// ```
     #[must_use]
-    pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
-        (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
+    pub fn rank(mut self, rank: RankOf) -> Self {
+        self.config.rank = rank;
+        self
+    }
+
+    /// How ranks share an epoch. Default: [`Deal::Torch`].
+    #[must_use]
+    pub fn deal(mut self, deal: Deal) -> Self {
+        self.config.deal = deal;
         self
     }
 
@@ -195,13 +208,12 @@ impl Builder {
         self
     }
 
-    /// The number of processes that share this node, and this process's rank among them, from 0.
-    /// Automatic memory is half of the free memory for all of them. Each has a part of the disk
-    /// tier's directories. Default: from the launcher's environment. A process without a launcher
-    /// has the node alone.
+    /// This process's rank among the processes that share this node. Automatic memory is half of
+    /// the free memory for all of them. Each has a part of the disk tier's directories. Default:
+    /// from the launcher's environment. A process without a launcher has the node alone.
     #[must_use]
-    pub fn on_node(mut self, rank: u32, ranks: u32) -> Self {
-        (self.config.node_rank, self.config.node_ranks) = (Some(rank), Some(ranks));
+    pub fn on_node(mut self, rank: RankOf) -> Self {
+        self.config.on_node = Some(rank);
         self
     }
 
@@ -258,7 +270,7 @@ impl Builder {
     }
 
     /// The agent of the node, whose cache replaces this run's memory and disks. Needs the feature
-    /// `agent`.
+    /// `share`.
     #[must_use]
     pub fn agent(mut self, agent: AgentChoice) -> Self {
         self.config.agent = agent;
@@ -444,10 +456,10 @@ impl Builder {
         self.by_id().prepare()?.source()
     }
 
-    /// Prepares and starts the run, for async code under any executor.
+    /// [`start`](Self::start) for async code under any executor.
     ///
     /// # Errors
-    /// As [`prepare_with`](Self::prepare_with).
+    /// As [`prepare_async`](Self::prepare_async).
     ///
     /// # Cancel safety
     /// Dropping the future starts nothing.
@@ -458,7 +470,7 @@ impl Builder {
     /// [`source`](Self::source) for async code under any executor.
     ///
     /// # Errors
-    /// As [`source`](Self::source).
+    /// As [`prepare_async`](Self::prepare_async) and [`Ready::source`].
     ///
     /// # Cancel safety
     /// Dropping the future starts nothing.
@@ -472,7 +484,14 @@ impl Builder {
         self.epochs(2).recall(false)
     }
 
-    async fn prepare_async(self) -> Result<Ready> {
+    /// [`prepare`](Self::prepare) for async code under any executor.
+    ///
+    /// # Errors
+    /// As [`prepare_with`](Self::prepare_with), but on any thread.
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn prepare_async(self) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.run(async move { self.prepared(&context, |_| ()).await }).await?;

@@ -12,13 +12,13 @@ use foreread_loader::OnError;
 use foreread_open::calibration::Calibration;
 use foreread_open::disk::Disk;
 use foreread_open::error::{Error, Result};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::OriginSettings;
 use foreread_open::size::ByteSize;
 use foreread_open::storage::StorageOptions;
 use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
+use foreread_types::RankOf;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_choice::AgentChoice;
@@ -126,16 +126,12 @@ pub struct Config {
     pub disk: Vec<Disk>,
     /// How many bytes are prefetched. Never more than an epoch.
     pub look_ahead: u64,
-    /// The rank of this process.
-    pub rank: u32,
-    /// The number of ranks.
-    pub world_size: u32,
-    /// The number of processes that share this node's memory, in a group or not: [`Memory::Auto`]
-    /// is half of it for all. `None`: from the launcher's environment.
-    pub node_ranks: Option<u32>,
-    /// The rank of this process on its node: each has a part of the disk tier's directories.
-    /// `None`: from the launcher.
-    pub node_rank: Option<u32>,
+    /// The rank of this process among all of the run.
+    pub rank: RankOf,
+    /// The rank of this process among those of its node, in a group or not. [`Memory::Auto`] is
+    /// half of the node's free memory for all of them, and each has a part of the disk tier's
+    /// directories. `None`: from the launcher's environment.
+    pub on_node: Option<RankOf>,
     /// The most bytes per second from the origin.
     pub origin_limit: Option<u64>,
     /// The most parallel reads from the origin.
@@ -171,8 +167,8 @@ pub struct Config {
     /// The numbers of the samples that passes read, by dataset, where the targets are parts of
     /// catalogs.
     pub(crate) chosen: Vec<Option<Arc<[u64]>>>,
-    /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
-    /// there is none.
+    /// The agent of the node, whose cache replaces this run's own. Without the feature `share` there
+    /// is none.
     pub agent: AgentChoice,
     /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
     /// is gone. 0 by default: what was given to the agent is free for others then.
@@ -202,10 +198,8 @@ impl Default for Config {
             memory: Memory::Auto,
             disk: Vec::new(),
             look_ahead: 256 << 20,
-            rank: 0,
-            world_size: 1,
-            node_ranks: None,
-            node_rank: None,
+            rank: RankOf::ALONE,
+            on_node: None,
             origin_limit: None,
             origin_parallelism: None,
             retry: RetryPolicy::default(),
@@ -255,7 +249,7 @@ impl Config {
             patience: self.patience,
             deadline: self.deadline,
             hedge: self.hedge,
-            seed: self.seed ^ (u64::from(self.rank) << 32),
+            seed: self.seed ^ (u64::from(self.rank.rank) << 32),
         }
     }
 
@@ -275,19 +269,18 @@ impl Config {
         if self.epochs > Self::MAX_EPOCHS {
             return Err(("epochs", format!("must be at most {}", Self::MAX_EPOCHS)));
         }
-        least("world-size", u64::from(self.world_size))?;
-        if self.rank >= self.world_size {
-            let why = format!("ranks run from 0 to {}, one below the world size", self.world_size - 1);
+        let RankOf { rank, ranks } = self.rank;
+        least("world-size", u64::from(ranks))?;
+        if rank >= ranks {
+            let why = format!("ranks run from 0 to {}, one below the world size", ranks - 1);
             return Err(("rank", why));
         }
-        if let Some(ranks) = self.node_ranks {
-            least("node-ranks", u64::from(ranks))?;
-        }
-        if let (Some(rank), Some(ranks)) = (self.node_rank, self.node_ranks)
-            && rank >= ranks
-        {
-            let why = format!("ranks of a node run from 0 to {}, one below their number", ranks - 1);
-            return Err(("node-rank", why));
+        if let Some(RankOf { rank, ranks }) = self.on_node {
+            least("on-node", u64::from(ranks))?;
+            if rank >= ranks {
+                let why = format!("ranks of a node run from 0 to {}, one below their number", ranks - 1);
+                return Err(("on-node", why));
+            }
         }
         if self.disk.iter().any(|disk| disk.bytes == 0) {
             return Err(("disk", "the size of each directory must be at least 1 byte".to_owned()));
@@ -307,16 +300,12 @@ impl Config {
 
     /// The number of ranks on this node, as set or from the launcher. At least 1.
     pub fn ranks_on_node(&self) -> u32 {
-        self.on_node().ranks
+        self.rank_on_node().ranks.max(1)
     }
 
     /// The rank on its node, as set or from the launcher.
-    pub(crate) fn on_node(&self) -> NodeRank {
-        if let (Some(_), Some(_)) = (self.node_rank, self.node_ranks) {
-            return NodeRank::of(self.node_rank, self.node_ranks);
-        }
-        let launched = self.machine.on_node();
-        NodeRank::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
+    pub(crate) fn rank_on_node(&self) -> RankOf {
+        self.on_node.unwrap_or_else(|| self.machine.on_node())
     }
 
     /// The numbers of the samples that passes over a dataset read. `None` for all.

@@ -68,7 +68,7 @@ pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError}
 pub use foreread_open::disk::Disk;
 pub use foreread_open::{calibration, size};
 pub use foreread_oracle::Deal;
-pub use foreread_types::{Interface, SampleId};
+pub use foreread_types::{Interface, RankOf, SampleId};
 
 pub use foreread_open::error::{Error, ErrorKind, Result};
 pub use foreread_open::registry::Registry;
@@ -149,7 +149,9 @@ pub mod policy {
     pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 }
 
-/// Plans of runs: placement, the lower bound of bytes from the origin, predicted times.
+/// Plans of runs: what each cache keeps, the lower bound of bytes from the origin, predicted times.
+///
+/// The planner itself is the crate `foreread-planner`, whose types are not part of this interface.
 ///
 /// ```
 /// use foreread::Config;
@@ -159,14 +161,13 @@ pub mod policy {
 /// config.epochs = 10;
 /// config.memory = "1GiB".parse()?;
 /// let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-/// assert!(planned.floor() >= 1000 << 20);
+/// assert!(planned.floor() >= 1000 << 20 && planned.origin_bytes() >= planned.floor());
+/// let [memory] = planned.levels() else { unreachable!("one kind of cache is set") };
+/// assert_eq!((&*memory.name, memory.capacity), ("memory", 1 << 30));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod plan {
-    pub use foreread_loader::BlockTable;
-    pub use foreread_planner::{
-        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Resource, Retention, ServerGain, Summary,
-    };
+    pub use foreread_planner::{Amount, EpochForecast, LevelPlan, Resource, ServerGain};
     pub use foreread_types::Sizes;
 
     pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};

@@ -12,7 +12,8 @@ use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
 use foreread_open::error::{Error, Result};
 use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Position, Run};
-use foreread_planner::LocalPlan;
+use foreread_planner::{LevelPlan, LocalPlan};
+use foreread_types::RankOf;
 use futures::Stream;
 use tokio::task::JoinSet;
 
@@ -63,17 +64,17 @@ impl Ready {
     /// an agent keeps the whole.
     pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
         self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
+        self.prepared.agents.attached().map(|agent| agent.warm(begin, RankOf::ALONE)).transpose()
     }
 
-    /// Begins the same with one of several equal parts of the data, from 0: a cluster's agents
-    /// each keep one.
+    /// Begins the same with one of several equal parts of the data: a cluster's agents each keep
+    /// that of their rank.
     ///
     /// # Errors
     /// As [`warm_agent`](Self::warm_agent).
-    pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
+    pub fn warm_agent_part(&self, part: RankOf) -> Result<Option<WarmDataset>> {
         self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
+        self.prepared.agents.attached().map(|agent| agent.warm(true, part)).transpose()
     }
 
     fn refuse_part(&self) -> Result<()> {
@@ -284,7 +285,6 @@ impl Loader {
     pub fn report(&self) -> Report {
         let whole = RunTotals {
             rank: self.config.rank,
-            world_size: self.config.world_size,
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
@@ -360,8 +360,9 @@ impl Loader {
     /// lost.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
-    /// down. The run has ended like that of a dropped loader.
+    /// If the given [runtime](Builder::runtime) was shut down. If this thread belongs to it, and
+    /// there are writes or other ranks to wait for. The run has ended like that of a dropped
+    /// loader.
     pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
             self.leave(Self::FAREWELL)?;
@@ -372,19 +373,22 @@ impl Loader {
         Ok(self.report())
     }
 
-    /// [`close`](Self::close) for async code.
+    /// [`close`](Self::close) for async code, on any thread.
+    ///
+    /// # Errors
+    /// If the given [runtime](Builder::runtime) was shut down. The run has ended like that of a
+    /// dropped loader.
     ///
     /// # Cancel safety
     /// Dropping the future drops the loader.
-    pub async fn close_async(self) -> Report {
+    pub async fn close_async(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
-            self.leave_async(Self::FAREWELL).await;
+            self.leave_async(Self::FAREWELL).await?;
         }
         if let Some(flush) = self.flush() {
-            // It fails only if the given runtime was shut down, and then no write is left.
-            let _ = self.workers.run(flush).await;
+            self.workers.run(flush).await?;
         }
-        self.report()
+        Ok(self.report())
     }
 
     /// The counters of the disks of its node's cache, on the rank that hosts it. A cache that uses
@@ -456,8 +460,8 @@ impl Loader {
     /// [`leave_async`](Self::leave_async).
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
-    /// down.
+    /// In a group, if the given [runtime](Builder::runtime) was shut down, or this thread belongs
+    /// to it.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
         if self.group.is_some() {
             // Before any message to the group.
@@ -468,34 +472,34 @@ impl Loader {
     }
 
     /// [`leave`](Self::leave) for a program that may be interrupted: after `interrupted`, it takes
-    /// at most `haste`.
+    /// at most [`INTERRUPTED_FAREWELL`](Self::INTERRUPTED_FAREWELL).
     ///
     /// # Errors
     /// As [`leave`](Self::leave), and if `interrupted` panics.
     pub fn leave_unless(
         &self,
         at_most: Duration,
-        haste: Duration,
         interrupted: impl Fn() -> bool + Send + 'static,
     ) -> Result<Option<Merged>> {
         if self.group.is_some() {
             self.workers.may_block()?;
         }
-        let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), self.leaving(haste)) else {
-            return Ok(None);
-        };
+        let hurrying = self.leaving(Self::INTERRUPTED_FAREWELL);
+        let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), hurrying) else { return Ok(None) };
         self.workers.wait(async move { Ok(unless(interrupted, leaving, hurrying).await) })
     }
 
-    /// [`leave`](Self::leave) for async code.
+    /// [`leave`](Self::leave) for async code, on any thread.
+    ///
+    /// # Errors
+    /// In a group, if the given [runtime](Builder::runtime) was shut down.
     ///
     /// # Cancel safety
     /// The group may know that this rank is done. The rank serves the others while the loader
     /// lives.
-    pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
-        let leaving = self.leaving(at_most)?;
-        // It fails only if the given runtime was shut down, and then this rank serves no other.
-        self.workers.run(async move { Ok(leaving.await) }).await.ok().flatten()
+    pub async fn leave_async(&self, at_most: Duration) -> Result<Option<Merged>> {
+        let Some(leaving) = self.leaving(at_most) else { return Ok(None) };
+        self.workers.run(async move { Ok(leaving.await) }).await
     }
 
     fn leaving(
@@ -508,8 +512,14 @@ impl Loader {
         Some(group.leave(Merged::of(&self.report()), at_most))
     }
 
-    /// The placement of samples, and the lower bound.
-    pub fn plan(&self) -> &LocalPlan {
+    /// The caches of this rank, or of its node, and what the plan keeps in them.
+    pub fn levels(&self) -> &[LevelPlan] {
+        self.inner.plan().levels()
+    }
+
+    /// The planner's plan, whose interface is not that of this crate.
+    #[doc(hidden)]
+    pub fn local_plan(&self) -> &LocalPlan {
         self.inner.plan()
     }
 

@@ -14,6 +14,7 @@ use foreread_open::error::Result;
 use foreread_open::origin_policy::OtherReads;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
+use foreread_types::RankOf;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -62,9 +63,9 @@ pub(crate) trait CacheClient: Debug + Send + Sync {
     /// Reports from now on how long the trainer has waited.
     fn watch(&self, stalled: StalledTime);
 
-    /// Has the agent fill its memory with a part of the training data, if `begin` is set. Returns
-    /// how much of all of them is there.
-    fn warm(&self, begin: bool, part: (u32, u32)) -> Result<WarmDataset>;
+    /// Has the agent fill its memory with its part of the training data, if `begin` is set. `part`
+    /// is its rank among the agents that share them. Returns how much of all of them is there.
+    fn warm(&self, begin: bool, part: RankOf) -> Result<WarmDataset>;
 
     /// The samples by the way they came. `None` if it has not served.
     fn report(&self) -> Option<AgentReport>;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use foreread_layers::{Decisions, MeterReading, UnitCounts, Units};
 use foreread_loader::{LookAhead, PassReport, RunReport, SampleCount};
+use foreread_types::RankOf;
 use serde::Serialize;
 
 pub use foreread_loader::{EpochStart, History, HistorySlot, ReadSource};
@@ -372,8 +373,7 @@ impl EpochReport {
 
 /// The values of a report for the run as a whole.
 pub(crate) struct RunTotals {
-    pub(crate) rank: u32,
-    pub(crate) world_size: u32,
+    pub(crate) rank: RankOf,
     pub(crate) samples: u64,
     pub(crate) dataset_bytes: u64,
     pub(crate) floor: u64,
@@ -386,8 +386,8 @@ impl Report {
 
     pub(crate) fn new(whole: &RunTotals, origin: &MeterReading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
-            rank: whole.rank,
-            world_size: whole.world_size,
+            rank: whole.rank.rank,
+            world_size: whole.rank.ranks,
             samples: whole.samples,
             dataset_bytes: whole.dataset_bytes,
             floor_origin_bytes: whole.floor,

@@ -26,14 +26,15 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, Reservation, SharedRoom, WhenOwned};
-use foreread_open::disk::{Disk, DiskReport, guarded, report_of, warn_of_little_space, within_flush_timeout};
+use foreread_open::disk::{
+    Disk, DiskReport, guarded, parts_of, report_of, warn_of_little_space, within_flush_timeout,
+};
 use foreread_open::error::{Error, Result};
-use foreread_open::node_rank::NodeRank;
 use foreread_planner::WearBudget;
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
 };
-use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, RankOf, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 
 use crate::node::NodeDataset;
@@ -345,7 +346,7 @@ impl HostDisk {
                 };
                 DiskConfig::new(directories.enumerate().map(with_room)).when_owned(WhenOwned::Refuse)
             }
-            false => DiskConfig::new(directories.flat_map(|directory| NodeRank::ALONE.parts(&directory))),
+            false => DiskConfig::new(directories.flat_map(|directory| parts_of(RankOf::ALONE, &directory))),
         };
         let config = config.with_locations(locations).with_kept(kept);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);

@@ -321,8 +321,15 @@ impl PyCatalog {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
+    fn classes(&self) -> Vec<String> {
         self.catalog().labels().iter().map(|label| label.to_string()).collect()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Catalog.labels is deprecated: use Catalog.classes")?;
+        Ok(self.classes())
     }
 
     /// The total length of all samples, in bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use foreread::SampleId;
 use foreread::ranks::Token;
 use foreread::ranks::{Meeting, Meetings, RendezvousProgress};
-use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, State};
+use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, RankOf, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -80,7 +80,7 @@ struct RunFacts {
     url: String,
     samples: u64,
     fingerprint: String,
-    labels: Vec<String>,
+    classes: Vec<String>,
     rank: u32,
     world_size: u32,
 }
@@ -138,7 +138,7 @@ fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Mee
     let own = Token::random()
         .map_err(|error| ExceptionClass::Error.with(format!("cannot create a random token: {error}")))?;
     let own = String::from_utf8_lossy(own.expose());
-    let arguments = (config.rank, config.world_size, own);
+    let arguments = (config.rank.rank, config.rank.ranks, own);
     let given: Option<String> =
         py.import("foreread._token")?.call_method1("of_torch", arguments)?.extract()?;
     let token = given.map(Token::new).transpose();
@@ -178,7 +178,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
                 let meeting = MEETINGS.numbered(meeting).progress(log_waiting);
                 builder = builder.peers(meeting);
             }
-            None if settings.config.world_size > 1 => {
+            None if settings.config.rank.ranks > 1 => {
                 static ADVISED: Once = Once::new();
                 ADVISED.call_once(|| tracing::warn!(target: "foreread", "{}", Meeting::ADVICE));
             }
@@ -212,7 +212,7 @@ impl PyLoader {
         logs::set_up(py)?;
         let settings = PythonSettings::of("Loader", settings)?;
         let progress = settings.progress;
-        let (rank, world_size) = (settings.config.rank, settings.config.world_size);
+        let RankOf { rank, ranks: world_size } = settings.config.rank;
         let builder = builder(target, settings)?;
         let started = interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
             let ready = builder.prepare()?;
@@ -229,7 +229,7 @@ impl PyLoader {
             url: catalog.base_url().to_owned(),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
-            labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
+            classes: catalog.labels().iter().map(|label| label.to_string()).collect(),
             rank,
             world_size,
         };
@@ -343,7 +343,7 @@ impl PyLoader {
         let timeout = duration("seconds", seconds)?;
         let run = Arc::clone(self.run()?);
         let all = interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
-            run.share(|run| run.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set()))
+            run.share(|run| run.leave_unless(timeout, move || interrupted.is_set()))
         })?;
         let all = all.ok_or_else(closed)?.map_err(|error| errors::raised(&error))?;
         all.map(|all| json::python(py, &all)).transpose()
@@ -412,8 +412,15 @@ impl PyLoader {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
-        self.facts.labels.clone()
+    fn classes(&self) -> Vec<String> {
+        self.facts.classes.clone()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Loader.labels is deprecated: use Loader.classes")?;
+        Ok(self.classes())
     }
 
     /// The catalog of the samples. Where it is a part of another, batches have the numbers of the
@@ -428,7 +435,7 @@ impl PyLoader {
     #[getter]
     fn plan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.with(py, |run| {
-            let plan = run.plan();
+            let plan = run.local_plan();
             serde_json::json!({
                 "levels": plan.levels(),
                 "origin_bytes": plan.origin_bytes(),

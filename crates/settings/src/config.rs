@@ -37,8 +37,8 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.job_name = knobs.parse("job-name")?;
     let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
     config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);
-    config.rank = knobs.parse("rank")?.unwrap_or(config.rank);
-    config.world_size = knobs.parse("world-size")?.unwrap_or(config.world_size);
+    config.rank.rank = knobs.parse("rank")?.unwrap_or(config.rank.rank);
+    config.rank.ranks = knobs.parse("world-size")?.unwrap_or(config.rank.ranks);
     config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
     config.origin_parallelism = origin_parallelism(knobs)?;
     config.patience =
@@ -48,7 +48,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.format = format(knobs)?;
     config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);
     config.validate = knobs.get("validate").map(|(value, _)| value.to_owned());
-    if knobs.get("rank").is_none() && config.world_size > 1 {
+    if knobs.get("rank").is_none() && config.rank.ranks > 1 {
         return Err(
             knobs.refuse("world-size", "needs rank, too: which rank is this? (rank, or the launcher's RANK)")
         );

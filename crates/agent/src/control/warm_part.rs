@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::thread::Builder;
 
-use foreread::{AgentChoice, Config, Loader, Memory};
+use foreread::{AgentChoice, Config, Loader, Memory, RankOf};
 
 use super::messages::WarmPart;
 
@@ -43,5 +43,5 @@ fn begin(own: OwnAgent, part: &WarmPart) -> foreread::Result<bool> {
     (config.memory, config.disk, config.job_name) = (Memory::Auto, Vec::new(), Some(JOB.to_owned()));
     // Blocks of shards are for samples that are used again.
     let ready = Loader::builder_with(&part.target, config).epochs(2).prepare()?;
-    Ok(ready.warm_agent_part(part.part, part.parts)?.is_some())
+    Ok(ready.warm_agent_part(RankOf { rank: part.part, ranks: part.parts })?.is_some())
 }

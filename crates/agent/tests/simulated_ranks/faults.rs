@@ -73,7 +73,7 @@ impl Case {
         let objects = sizes.iter().enumerate().map(|(id, size)| (format!("{:02}/{id:04}", id / 50), *size));
         let latency = Duration::from_millis(1 + draw.below(10));
         let mut config = Config::default();
-        config.world_size = ranks;
+        config.rank.ranks = ranks;
         config.sampler =
             [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel][draw.below(3) as usize];
         config.seed = draw.below(1 << 40);
@@ -177,13 +177,13 @@ async fn live(
 ) -> Result<Life, Error> {
     let mut loader = job.builder(rank).start_async().await?;
     seen.started.set(Instant::now()).unwrap();
-    if let LocalPlan::Cluster { plan, .. } = loader.plan() {
+    if let LocalPlan::Cluster { plan, .. } = loader.local_plan() {
         owners.get_or_init(|| plan.owners().clone());
     }
     let expected = job.expected(rank);
     let waited = train(&job, &mut loader, pace, &expected, &seen).await;
     seen.done.set(Instant::now()).unwrap();
-    let merged = loader.leave_async(Duration::from_secs(600)).await;
+    let merged = loader.leave_async(Duration::from_secs(600)).await?;
     seen.left.set(Instant::now()).unwrap();
     Ok(Life { waited, report: loader.report(), merged })
 }

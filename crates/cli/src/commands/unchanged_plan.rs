@@ -152,7 +152,7 @@ impl UnchangedReport {
         let (floor_origin_bytes, unlimited) = ServedFiles::simulate(scenario.clone())?;
         let batches = files
             .samples
-            .div_ceil(config.batch_size.max(1).saturating_mul(u64::from(config.world_size.max(1))));
+            .div_ceil(config.batch_size.max(1).saturating_mul(u64::from(config.rank.ranks.max(1))));
         let seconds = compute.as_secs_f64() * batches as f64;
         let limited = match is_disk && seconds > 0.0 {
             true => {

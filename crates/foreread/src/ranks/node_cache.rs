@@ -29,12 +29,11 @@ use std::sync::Arc;
 use foreread_host::{HostRank, HostSettings, JobHost, JobStore, NodeDataset};
 use foreread_open::disk::Disk;
 use foreread_open::error::{Error, Result, ended};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::OriginSettings;
 use foreread_open::storage::StorageOptions;
 use foreread_peer::meet::RendezvousSteps;
-use foreread_types::SampleId;
+use foreread_types::{RankOf, SampleId};
 use serde::{Deserialize, Serialize};
 
 use super::Words;
@@ -90,7 +89,7 @@ pub(super) struct NodeMember<'a> {
     pub(super) config: &'a Config,
     pub(super) host: JobHost,
     /// Its place in its group.
-    pub(super) on_node: NodeRank,
+    pub(super) on_node: RankOf,
     /// Whether its disks are known to be slower than storage. A host of a cache does not use them.
     pub(super) has_slow_disk: bool,
     /// Its node's agent, if it has one.
@@ -205,13 +204,13 @@ impl NodeMember<'_> {
         storage: [&StorageOptions; 2],
     ) -> Result<Option<NodeCache>> {
         let (config, context) = (self.config, self.rank.context);
-        let group = all.group(config.rank);
+        let group = all.group(config.rank.rank);
         let Some(room) = all.room(group) else {
             exchange(joining, Vec::new(), Vec::new()).await?;
             return Ok(None);
         };
         // A host that was started again may lack the agent that its predecessor had.
-        let is_relay = all.agent_of(config.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
+        let is_relay = all.agent_of(config.rank.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
         let ranks = (!is_relay).then_some(self.on_node.ranks);
         let mut host = if self.on_node.rank == 0 { self.host(all, room, opened) } else { None };
         let mut link = None;
@@ -250,7 +249,7 @@ impl NodeMember<'_> {
     fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Arc<JobStore>> {
         let through_agent = self.agent.map_or_else(Vec::new, |_| opened.to_vec());
         // The agent keeps the samples, even if a host that was started again lacks it.
-        let memory = if all.agent_of(self.config.rank).is_some() { 0 } else { room.memory };
+        let memory = if all.agent_of(self.config.rank.rank).is_some() { 0 } else { room.memory };
         let rank =
             HostRank { settings: self.settings_of_node(all), memory, through_agent, ..self.rank.clone() };
         match self.host.start(rank) {
@@ -265,7 +264,7 @@ impl NodeMember<'_> {
     /// The settings of the cache: the limits of all ranks together, and the disks that it has.
     fn settings_of_node(&self, all: &NodeOffers) -> HostSettings {
         let (config, ranks) = (self.config, self.on_node.ranks);
-        let group = all.group(config.rank);
+        let group = all.group(config.rank.rank);
         let offered = all.of(group).next().map(|first| &*first.disks).unwrap_or_default();
         let mut disk = config.disk.clone();
         // Offered in the order of the settings, if at all.

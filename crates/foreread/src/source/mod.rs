@@ -28,7 +28,7 @@ use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
-use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, Rank, RankOf, SampleId, SampleKey, Tick};
 
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
@@ -72,20 +72,15 @@ const DATASET: DatasetId = DatasetId(0);
 /// [`Builder::source`](crate::Builder::source). Cheap to clone, for any number of threads.
 ///
 /// ```
-/// use std::time::Duration;
 /// use foreread::Loader;
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
 /// let source = Loader::builder(path).source()?;
 /// source.announce(vec![vec![2, 0, 1]], false)?;
-/// let mut requests = source.request(&[2]);
-/// let (position, sample) = loop {
-///     if let Some(answer) = requests.wait(Duration::from_millis(100)) {
-///         break answer;
-///     }
-/// };
-/// assert_eq!((position, &sample?[..]), (0, &b"c"[..]));
+/// for (position, sample) in source.request(&[2, 0]) {
+///     assert_eq!(sample?[..], *[b"c", b"a"][position]);
+/// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -268,16 +263,16 @@ impl Source {
     /// different lengths are prefetched as if they were one.
     ///
     /// # Errors
-    /// If the dataset does not have an id, the settings cannot be planned, or the thread belongs to
-    /// the given [runtime](crate::Builder::runtime).
+    /// If the dataset does not have an id, the settings cannot be planned, or the given
+    /// [runtime](crate::Builder::runtime) was shut down. If this thread belongs to it.
     pub fn announce(&self, orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
         self.inner.workers.wait(self.clone().announced(orders, continues))
     }
 
-    /// [`announce`](Self::announce) for async code. It may be used on the given runtime.
+    /// [`announce`](Self::announce) for async code, on any thread.
     ///
     /// # Errors
-    /// As [`announce`](Self::announce).
+    /// As [`announce`](Self::announce), but on any thread.
     ///
     /// # Cancel safety
     /// After dropping the future, either announcement may hold.
@@ -333,15 +328,15 @@ impl Source {
         self.inner.wait_time.pause();
     }
 
-    /// Requests samples. Announced samples arrive when they are due. The others are read directly,
-    /// at once. On a thread of the given [runtime](crate::Builder::runtime), each answer is an
-    /// error.
+    /// Requests samples, as an iterator in the order of their arrival. Announced samples arrive
+    /// when they are due. The others are read directly, at once. On a thread of the given
+    /// [runtime](crate::Builder::runtime), each answer is an error.
     pub fn request(&self, ids: &[u64]) -> SampleRequests {
         SampleRequests::new(Arc::clone(&self.inner), &self.inner.numbers(ids))
     }
 
-    /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream
-    /// takes a thread of the runtime's blocking pool until it ends.
+    /// [`request`](Self::request) for async code, as a stream, under any executor and on any
+    /// thread. Each stream takes a thread of the runtime's blocking pool until it ends.
     ///
     /// # Cancel safety
     /// Dropping the stream cancels the samples that have not arrived.
@@ -391,8 +386,7 @@ impl Source {
             self.inner.factors.as_ref().map_or(bytes, |factors| scaled(factors, bytes))
         };
         let whole = RunTotals {
-            rank: 0,
-            world_size: 1,
+            rank: RankOf::ALONE,
             samples: self.inner.catalog.len(),
             dataset_bytes: self.inner.catalog.total_bytes(),
             floor: of_plan(LocalPlan::floor, StoredFactors::fewest),
@@ -411,11 +405,27 @@ impl Source {
     /// Blocks the thread.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was
-    /// shut down.
+    /// With a disk tier, if the given [runtime](crate::Builder::runtime) was shut down, or this
+    /// thread belongs to it.
     pub fn flush(&self) -> Result<()> {
-        let Some(disk) = self.inner.disk.clone() else { return Ok(()) };
-        self.inner.workers.wait(async move {
+        self.flushed().map_or(Ok(()), |flushed| self.inner.workers.wait(flushed))
+    }
+
+    /// [`flush`](Self::flush) for async code, on any thread.
+    ///
+    /// # Errors
+    /// With a disk tier, if the given [runtime](crate::Builder::runtime) was shut down.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. The disk tier continues to write.
+    pub async fn flush_async(&self) -> Result<()> {
+        let Some(flushed) = self.flushed() else { return Ok(()) };
+        self.inner.workers.run(flushed).await
+    }
+
+    fn flushed(&self) -> Option<impl Future<Output = Result<()>> + Send + 'static + use<>> {
+        let disk = self.inner.disk.clone()?;
+        Some(async move {
             disk.flush(std::future::ready(())).await;
             Ok(())
         })

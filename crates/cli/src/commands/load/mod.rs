@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use foreread::plan::Prepared;
 use foreread::report::{EpochReport, Report};
-use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
+use foreread::{Batch, Error, LoadErrorKind, Loader, RankOf, Registry, State};
 use foreread_settings::Knobs;
 use sha2::{Digest, Sha256};
 
@@ -40,7 +40,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         return Err(knobs.refuse("state", "expected a file name").into());
     }
     let decoding = Decoding::new(&knobs, &config)?;
-    let (rank, world_size, node_ranks) = (config.rank, config.world_size, config.ranks_on_node());
+    let (RankOf { rank, ranks: world_size }, node_ranks) = (config.rank, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).compute_per_batch(compute);
     let builder = builder.registry(registry);
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;

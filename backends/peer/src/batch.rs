@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::WireError;
 use crate::client::NAME;
-use crate::frame::SampleRequest;
+use crate::frame::RequestedSample;
 use crate::peer_client::error_of;
 
 /// A requested sample. Its caller is gone if the other end of `answer` was dropped.
@@ -87,8 +87,8 @@ impl RequestBatch {
     }
 
     /// The samples as they are encoded on the wire.
-    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = SampleRequest> {
-        let sample_request = |request: &ReadRequest| SampleRequest {
+    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = RequestedSample> {
+        let sample_request = |request: &ReadRequest| RequestedSample {
             key: request.key,
             due: request.due,
             length: request.len(),

@@ -60,7 +60,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use counters::{PeerCounters, PeerCounts};
 pub use peer_client::{PeerClient, PeerClientFactory};
-pub use server::{PeerServer, Settings};
+pub use server::{PeerServer, ServerLimits};
 pub use store_peer::StorePeer;
 
 /// Locks a mutex. A panic of another holder is not passed on.

@@ -37,9 +37,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Bytes of one permit of the budget, because permits are counted in 32 bits.
 const PERMIT_BYTES: u64 = 1024;
 
-/// Limits of serving samples.
+/// Limits of serving samples, and their protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ServerLimits {
     /// Bytes of responses that wait to be written, over all connections. In addition, each
     /// connection may have one response.
     pub budget: u64,
@@ -50,14 +50,14 @@ pub struct Settings {
     pub wire: WireProtection,
 }
 
-impl Default for Settings {
+impl Default for ServerLimits {
     /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
     fn default() -> Self {
         Self { budget: 32 << 20, share: 4 << 20, wire: WireProtection::default() }
     }
 }
 
-impl Settings {
+impl ServerLimits {
     fn permits(&self) -> u32 {
         (self.budget / PERMIT_BYTES).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
@@ -72,7 +72,7 @@ impl Settings {
 #[derive(Debug)]
 pub(crate) struct ServerShared {
     pub(crate) identity: Identity,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ServerLimits,
     offer: SampleOffer,
     pub(crate) counters: Arc<PeerCounters>,
     /// The budget.
@@ -123,7 +123,7 @@ impl PeerServer {
         runtime: &Handle,
         identity: Identity,
         listeners: Vec<Box<dyn TransportListener>>,
-        settings: Settings,
+        settings: ServerLimits,
         counters: Arc<PeerCounters>,
     ) -> Self {
         let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);

@@ -58,7 +58,7 @@ pub enum HostError {
     /// The system failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
         /// The system's error.
         error: io::Error,
@@ -77,7 +77,7 @@ pub enum HostError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// The address of a control process is none.
@@ -98,7 +98,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// An error of the system while it did `what`.
+    /// An error of the system during an operation.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), error: error.into() }
     }

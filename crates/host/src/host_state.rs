@@ -1,7 +1,7 @@
-//! What an agent knows: its jobs, datasets and policy, and the store that they share.
+//! The state of an agent: its jobs, datasets and policy, and the store that they share.
 //!
-//! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
-//! changes.
+//! The policy is applied to an origin, a dataset or a job when it appears, and to all of them when
+//! it changes.
 
 mod attaching;
 
@@ -43,13 +43,13 @@ pub struct HostState {
     /// The samples.
     pub store: NodeStore,
     pub(crate) runtime: Handle,
-    /// The bytes that the agent was given, and those that it may use now.
+    /// The bytes that the agent was given, and the bytes that it may use now.
     given: u64,
     memory: AtomicU64,
     pub(crate) begun: Instant,
     /// When the last job has left.
     left: Mutex<Instant>,
-    /// What was read for jobs of other nodes that have ended.
+    /// The reads for jobs of other nodes that have ended.
     ended_for_others: Mutex<StoreCounts>,
     opener: DatasetOpener,
     pub(crate) datasets: Datasets,
@@ -61,24 +61,24 @@ pub struct HostState {
     file: Mutex<PolicyFile>,
     /// Its path.
     file_name: String,
-    /// What no other agent is called.
+    /// The name that no other agent has.
     name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     pub(crate) files: FileCopies,
     /// The caches of other agents.
     pub cluster: Arc<ClusterCache>,
-    /// What the control process of the cluster says.
+    /// The values from the control process of the cluster.
     pub(crate) control: Mutex<ControlWord>,
     stopped: AtomicBool,
 }
 
-/// What the control process of a cluster says of this agent. Nothing without one.
+/// The values from the control process for this agent. Empty without a control process.
 #[derive(Debug, Default)]
 pub struct ControlWord {
-    /// What it may read of each store.
+    /// Its leases of origins.
     pub leases: HeldLeases,
-    /// By store: the leases that are applied.
+    /// By origin: the leases that are applied.
     applied: HashMap<String, Option<NonZeroU64>>,
     /// Its values of the policy, each as `KEY=VALUE`.
     pub values: Vec<String>,
@@ -89,11 +89,11 @@ pub struct ControlWord {
 #[derive(Debug)]
 struct PolicyState {
     policy: Policy,
-    /// What is wrong with the file, whose last values stay in force.
+    /// The mistake in the file. Its last values stay in force.
     mistake: Option<String>,
 }
 
-/// What an agent is made of.
+/// The parts of an agent.
 pub(crate) struct HostParts {
     pub(crate) store: NodeStore,
     pub(crate) runtime: Handle,
@@ -191,12 +191,12 @@ impl HostState {
         self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What no other agent is called.
+    /// The name that no other agent has.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The attached jobs: what each is called, and its weight.
+    /// The attached jobs, each with its name and its weight.
     pub fn job_names(&self) -> HashMap<StoreJob, (String, u32)> {
         let policy = self.lock_policy();
         let connections = self.lock();
@@ -214,7 +214,7 @@ impl HostState {
         self.begun.elapsed()
     }
 
-    /// What the control process says, for changes.
+    /// The values from the control process, for changes.
     pub fn lock_control(&self) -> MutexGuard<'_, ControlWord> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,7 +224,7 @@ impl HostState {
         status.map(|status| ControlLinkStatus { shares_with: self.cluster.nodes(), ..status })
     }
 
-    /// Applies the leases of stores that have changed since the last call: they end by themselves.
+    /// Applies leases that have changed since the last call. Leases also change by their end.
     pub fn apply_leases(&self) {
         let policy = self.lock_policy();
         let origins: BTreeSet<String> =
@@ -237,7 +237,7 @@ impl HostState {
         }
     }
 
-    /// Bytes per second of a store, by the control process. At least 1.
+    /// The control process's limit of an origin, in bytes per second. At least 1.
     fn lease(&self, origin: &str) -> Option<NonZeroU64> {
         let lease = self.lock_control().leases.limit(origin, self.now());
         lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN))
@@ -245,7 +245,7 @@ impl HostState {
 
     fn limit_origin(&self, policy: &Policy, origin: &str, lease: Option<NonZeroU64>) {
         self.lock_control().applied.insert(origin.to_owned(), lease);
-        let mut limits = policy.store(origin);
+        let mut limits = policy.origin_limits(origin);
         // The control process cannot raise the agent's own limit.
         limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
         self.opener.host.set_limit(origin, limits.bytes_per_second);
@@ -310,14 +310,14 @@ impl HostState {
         let id = job.datasets.get(number as usize).copied().flatten();
         let dataset = id.and_then(|id| self.datasets.get(id));
         let mut dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        // Those of the job: it shares nothing with a dataset that could not be opened again.
+        // The keys of the job: it shares nothing with a dataset that could not be opened again.
         dataset.numbers = job.numbers.get(number as usize).cloned().flatten();
         Ok(dataset)
     }
 
-    /// Closes datasets without jobs, and forgets those without samples.
+    /// Closes datasets without jobs, and forgets datasets without samples.
     pub fn release_unused(&self) {
-        // A job that attaches uses what it has found a moment later.
+        // A job that attaches uses the datasets that it has found a moment later.
         let Ok(_nobody_attaches) = self.attaching.try_write() else { return };
         for dataset in self.datasets.all() {
             if self.is_used(dataset.id) || self.is_warmed(dataset.id) || dataset.is_awaited() {
@@ -389,7 +389,7 @@ impl HostState {
     fn apply(&self, policy: &Policy) {
         let memory = policy.memory().unwrap_or(self.given);
         if self.memory.swap(memory, Ordering::Relaxed) != memory {
-            // What gaps take of it is known a moment later.
+            // The bytes of it that gaps take are known a moment later.
             self.store.set_capacity(memory);
         }
         if let Some(disk) = self.disk() {
@@ -414,7 +414,7 @@ impl HostState {
         let mut rooms: Vec<DatasetRoom> = all.iter().map(uses).collect();
         for (room, dataset) in rooms.iter_mut().zip(&all) {
             if !(room.is_used || self.datasets.is_latest(dataset)) {
-                // Data that were replaced keep no room from those in their place.
+                // Data that were replaced keep no room from the data in their place.
                 room.bounds.floor = 0;
             }
         }
@@ -424,7 +424,8 @@ impl HostState {
         }
     }
 
-    /// Whether a dataset keeps its room without jobs. One that was replaced at its place does not.
+    /// Whether a dataset keeps its room without jobs. A dataset that was replaced at its place does
+    /// not.
     fn is_pinned(&self, policy: &Policy, dataset: &KnownDataset) -> bool {
         policy.is_pinned(&dataset.url) && self.datasets.is_latest(dataset)
     }
@@ -450,7 +451,7 @@ impl HostState {
         weight / WEIGHT_SCALE
     }
 
-    /// The policy in force, and what is wrong with its file.
+    /// The policy in force, and the mistake in its file.
     pub(crate) fn policy_values(&self) -> Vec<crate::status::PolicyValue> {
         let there = self.lock_policy();
         there.policy.values(&self.file_name, there.mistake.as_deref())

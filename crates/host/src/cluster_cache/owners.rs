@@ -25,7 +25,7 @@ use super::shared_dataset::SharedDataset;
 pub(super) enum SampleOwners {
     /// By a hash.
     Hashed(HashedOwners),
-    /// By a plan, whose datasets have these identities. The stores have the order of the roster.
+    /// By a plan. Its datasets have these identities. The stores have the order of the roster.
     Planned(Owners, Arc<[u64]>),
 }
 
@@ -54,7 +54,7 @@ impl SampleOwners {
 pub(super) struct BucketSizes(Box<[(u32, u64)]>);
 
 impl BucketSizes {
-    /// Those of a dataset. Visits all of its samples.
+    /// The buckets of a dataset. Visits all of its samples.
     pub(super) fn of(dataset: &SharedDataset) -> Self {
         let mut sums = vec![(0_u32, 0_u64); HashedOwners::BUCKETS].into_boxed_slice();
         for sample in (0..dataset.sizes.len()).map(SampleId) {
@@ -78,7 +78,7 @@ pub(super) struct DatasetOwners {
 }
 
 impl DatasetOwners {
-    /// Those of a roster. `None` if this store owns all samples.
+    /// The owners of a dataset by a roster. `None` if this store owns all samples.
     pub(super) fn new(view: &ClusterView, dataset: &Arc<SharedDataset>) -> Option<Self> {
         let owner = |other: Option<&str>| match other {
             Some(other) if !dataset.is_refused(other) => NodeOwner::Other,

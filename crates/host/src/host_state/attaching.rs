@@ -113,7 +113,7 @@ impl HostState {
         Some(job)
     }
 
-    /// What was read from storage for jobs of other nodes so far.
+    /// The reads from storage for jobs of other nodes so far.
     pub(crate) fn reads_for_others(&self) -> StoreCounts {
         let connections = self.lock();
         let linked = connections.values().filter(|there| there.node.is_some());
@@ -149,7 +149,8 @@ impl HostState {
         }
     }
 
-    /// Why a dataset with units does not fit next to those of all jobs and to these, if so.
+    /// The reason if a dataset with units does not fit into memory next to the datasets of all jobs
+    /// and to these.
     fn lacks_memory(&self, dataset: &KnownDataset, with: &[Option<DatasetId>]) -> Option<String> {
         let needs = dataset.hosted.needs();
         let is_other = |other: &&KnownDataset| {

@@ -13,7 +13,7 @@ use foreread_store::{Client, LocalClient, StoreError};
 use foreread_tier::{CacheTier, OriginTier};
 
 use crate::connection::Connection;
-use crate::link::{AgentCounts, Link};
+use crate::link::{AgentCounts, ClientLink};
 use crate::origin::AgentOrigin;
 use crate::watch::attach_silence;
 use crate::{JobOrders, announcer, receiver};
@@ -39,11 +39,11 @@ pub enum AgentPlace {
     Here(Arc<LocalClient>),
 }
 
-/// What a job needs to attach, at its start and after the agent has ended.
+/// The data that a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
     /// Where the agent is.
     pub place: AgentPlace,
-    /// What messages call it, such as "the node's agent".
+    /// Its name in messages, such as "the node's agent".
     pub called: &'static str,
     /// Whether another agent may serve there after this one. Otherwise the job does not connect
     /// again, because any process may get the address then.
@@ -131,7 +131,7 @@ impl AgentJob {
 /// it then read directly.
 #[derive(Debug)]
 pub struct AgentClient {
-    link: Arc<Link>,
+    link: Arc<ClientLink>,
     attached: Attached,
     threads: Vec<JoinHandle<()>>,
 }
@@ -145,7 +145,7 @@ impl AgentClient {
     pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
         let Connected { connection, attached } = job.connect(&|| false)?;
         let is_here = matches!(*connection, Connection::Here(_));
-        let link = Arc::new(Link::default());
+        let link = Arc::new(ClientLink::default());
         link.connect(connection, attached.capacity);
         let mut client = Self { link, attached, threads: Vec::new() };
         let receiving = Arc::clone(&client.link);
@@ -198,7 +198,7 @@ impl AgentClient {
         self.attached.disk_capacity
     }
 
-    /// What no other agent is called. `None` if it is of a version that has no name.
+    /// The name that no other agent has. `None` if it is of a version that has no name.
     pub fn host(&self) -> Option<&str> {
         Some(&*self.attached.host).filter(|host| !host.is_empty())
     }
@@ -208,7 +208,7 @@ impl AgentClient {
         self.attached.catalogs.get(dataset)?.as_deref()
     }
 
-    /// What the agent does with each dataset.
+    /// The agent's answer for each dataset.
     pub fn answers(&self) -> &[DatasetAnswer] {
         &self.attached.datasets
     }
@@ -253,7 +253,7 @@ impl AgentClient {
         }
     }
 
-    /// What the agent has read from storage for this job. Asks the agent, which takes a tenth of a
+    /// The agent's reads from storage for this job. Calls the agent, which takes a tenth of a
     /// millisecond, and two seconds if it is silent.
     pub fn reads(&self) -> JobReads {
         let (connection, stalled) = {

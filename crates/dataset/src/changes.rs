@@ -20,8 +20,8 @@ use crate::encode::CatalogHeader;
 /// The column's name.
 pub(crate) const COLUMN: &str = "changed";
 
-/// The version of a file or an object, from what a catalog has of it. `location` is the directory
-/// of the changes.
+/// The version of a file or an object, from its entry in a catalog. `location` is the directory of
+/// the changes.
 pub(crate) fn version(
     modified: Option<i64>,
     change: Option<u32>,

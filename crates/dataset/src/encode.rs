@@ -71,7 +71,7 @@ pub(crate) fn etag(object: &Object) -> Option<&str> {
     }
 }
 
-/// What the options of an index add to its catalog.
+/// The additions of an index's options to its catalog.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IndexNotes<'a> {
     /// The user's name for the location of the data.
@@ -115,7 +115,7 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
     }
 }
 
-/// What a first look at all samples, in their order, finds.
+/// The findings of a first look at all samples, in their order.
 pub(crate) struct SampleFacts {
     /// The fingerprint so far. It identifies the data, independently of the catalog's form and
     /// location. It covers each sample in order: its path, offset, length, version and label.

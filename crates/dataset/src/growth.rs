@@ -3,11 +3,10 @@
 //! A sample keeps its number while its file, its place in the file and its version are the same. So
 //! splits, caches and lists of numbers stay valid. Where a file system has recorded a change of a
 //! file, but its time and length are the same, the number stays. Copies on disks are not used then.
-//! New samples have numbers at the end. The numbers of those that are gone are not used again:
-//! their rows stay, and no pass reads them. A changed file is a gone one and a new one, because
-//! caches know bytes by the number. Classes keep their numbers, too, and new ones follow. The
-//! price: rows of gone samples stay in the file, and both catalogs are in memory while they are
-//! joined.
+//! New samples have numbers at the end. The numbers of removed samples are not used again: their
+//! rows stay, and no pass reads them. A changed file is a gone one and a new one, because caches
+//! know bytes by the number. Classes keep their numbers, too, and new ones follow. The price: rows
+//! of gone samples stay in the file, and both catalogs are in memory while they are joined.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Cursor;
@@ -37,7 +36,7 @@ use crate::{Catalog, DatasetError, DatasetErrorKind};
 /// The most files that a report names.
 const NAMED: usize = 5;
 
-/// What a catalog's metadata says of its growth.
+/// The entries of a catalog's metadata about its growth.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct GrowthRecord {
     /// The number of samples before each addition.
@@ -46,7 +45,7 @@ pub(crate) struct GrowthRecord {
     gone: String,
     /// Where samples had their numbers first, while versions prove that their bytes are the same.
     pieces: Vec<GrowthPiece>,
-    /// What identifies the last listing.
+    /// The identity of the last listing.
     listing: String,
 }
 
@@ -57,7 +56,7 @@ struct GrowthPiece {
     first: u64,
     /// The fingerprint of the catalog in which they were new.
     fingerprint: String,
-    /// What distinguishes its listing.
+    /// The text that distinguishes its listing.
     listing: String,
 }
 
@@ -97,7 +96,7 @@ impl CatalogGrowth {
     }
 }
 
-/// What a new listing has that an earlier one had not.
+/// The additions of a new listing to an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
@@ -191,7 +190,7 @@ impl Catalog {
         Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
     }
 
-    /// What identifies a listing: its samples, and the changes of files that look the same.
+    /// The identity of a listing: its samples, and the changes of files that look the same.
     fn listed(&self) -> String {
         format!("{} {}", self.fingerprint(), self.0.listing.text())
     }
@@ -264,7 +263,7 @@ struct JoinedRows {
 
 impl JoinedRows {
     /// Finds each row of the new listing in the old one. Of several rows of one file, those with
-    /// equal labels and values are the same, in their order. A single one that is left on either
+    /// equal labels and values are the same, in their order. A single row that is left on either
     /// side is the same, too: its label or values were corrected.
     fn of(named: &Catalog, old: &Catalog, new: &Catalog) -> Result<Self, DatasetError> {
         let is_there = |row: u64| match named.numbers() {

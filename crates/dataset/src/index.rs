@@ -39,8 +39,8 @@ const MOST_ERRORS: u64 = 100;
 #[serde(default)]
 #[non_exhaustive]
 pub struct IndexOptions {
-    /// If not empty, only objects that match one of these globs, or have one of these paths. One
-    /// that matches nothing is an error.
+    /// If not empty, only objects that match one of these globs, or have one of these paths. A glob
+    /// or path without a match is an error.
     pub include: Vec<String>,
     /// Objects that match one of these globs are excluded, even if they are included.
     pub exclude: Vec<String>,
@@ -408,7 +408,7 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    // What the user has named is data.
+    // Paths that the user has named are data.
     if options.objects.is_empty() {
         choose_format::drop_companions(base_url, &mut objects);
     }
@@ -724,7 +724,7 @@ mod tests {
         assert_eq!(made.find("b/2"), None);
         let first = catalog(&sorted).await.unwrap();
         assert_ne!(first.fingerprint(), made.fingerprint());
-        // A list in the order of names is what it was in earlier versions.
+        // A list in the order of names is the same as in earlier versions.
         let objects = sorted.map(|path| Object { path: path.into(), size: 10, version: None });
         let before = Catalog::from_objects("/data", objects).unwrap();
         assert_eq!(first.fingerprint(), before.fingerprint());

@@ -5,7 +5,7 @@
 //! columns exist only if some sample is decoded or has several parts. A row without a list is
 //! stored as it is. These numbers are of a sample's first part. The others are in a
 //! [column](crate::part_column) of their own. The price is four numbers per sample, of which only
-//! those that differ take memory.
+//! different ones take memory.
 
 use std::sync::Arc;
 
@@ -167,10 +167,10 @@ pub(crate) struct MadeBatch<'a> {
 
 impl MadeColumns {
     /// The columns of a batch, and the number of stored bytes of each row. Checks that every sample
-    /// can be made: its stored bytes lie in the object, and can become what its decoders result in.
+    /// can be made: its stored bytes lie in the object, and can become the result of its decoders.
     ///
     /// # Errors
-    /// What `bad` returns for a row and the reason.
+    /// The result of `bad` for a row and the reason.
     pub(crate) fn decode(
         layout: &MadeLayout,
         recipes: &[Arc<[Decoder]>],

@@ -168,7 +168,7 @@ impl Catalog {
         Some(numbers.iter().map(|number| self.image().runs().row_of(*number).0).collect())
     }
 
-    /// [`number`](Self::number), or one that no sample has.
+    /// [`number`](Self::number), or a number that no sample has.
     pub(crate) fn number_or_none(&self, id: SampleId) -> u64 {
         self.number(id).unwrap_or(u64::MAX)
     }

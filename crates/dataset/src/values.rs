@@ -24,7 +24,7 @@ use crate::encode::hash_names;
 use crate::packed::{IndexedShard, SampleRows};
 use crate::{DatasetError, DatasetErrorKind};
 
-/// What the names of these columns begin with.
+/// The prefix of the names of these columns.
 pub(crate) const PREFIX: &str = "value.";
 
 /// The column of texts that is the catalog's column of labels.
@@ -350,7 +350,7 @@ pub(crate) struct ArrayTypes {
 }
 
 impl ArrayTypes {
-    /// Parses what [`arrays`] and [`field_arrays`] wrote.
+    /// Parses the columns that [`arrays`] and [`field_arrays`] wrote.
     pub(crate) fn parse(values: Option<&str>, fields: Option<&str>) -> Option<Self> {
         let parse = |text: Option<&str>| match text {
             None => Some(BTreeMap::new()),

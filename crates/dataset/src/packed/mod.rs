@@ -68,7 +68,7 @@ pub(crate) struct ResumeState<'a> {
     pub(crate) partial: Option<&'a ShardJournal>,
 }
 
-/// The format of a dataset, and what was chosen within it.
+/// The format of a dataset, and the choices within it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormatChoice<'a> {
     pub(crate) format: Format,

@@ -44,7 +44,7 @@ use crate::{ArrayType, Extents, FileSource, FormatError, FoundSamples, ValueColu
 /// Datasets of a group whose places are found at once.
 const AT_ONCE: usize = 32;
 
-/// What to read from a file.
+/// The choice of the dataset to read from a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hdf5Options {
@@ -146,7 +146,7 @@ pub async fn datasets(source: &dyn FileSource) -> Result<Vec<DatasetInfo>, Forma
     Ok(groups.iter().flat_map(|group| &group.datasets).map(info).collect())
 }
 
-/// The chunks of the dataset at `path`, in the order of their coordinates. Those that were never
+/// The chunks of the dataset at `path`, in the order of their coordinates. Chunks that were never
 /// written are missing.
 ///
 /// # Errors
@@ -196,7 +196,7 @@ fn samples(lists: impl IntoIterator<Item = Vec<Part>>) -> Samples {
     samples
 }
 
-/// What was found, with the number of stored bytes. Samples may share some.
+/// The findings, with the number of stored bytes. Samples may share some.
 fn at(samples: Samples, mut summary: String) -> FoundSamples {
     let (extents, made) = samples.finish();
     if let Some(made) = &made {

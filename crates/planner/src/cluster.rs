@@ -16,7 +16,8 @@ use crate::error::PlanReason;
 use crate::origin::Origin;
 use crate::servers::OriginServers;
 
-/// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.
+/// The maximum number of levels of a store: as many as fit next to "nowhere" in two bits per
+/// sample.
 pub const MAX_LEVELS: usize = 3;
 
 /// The maximum number of stores of a cluster.

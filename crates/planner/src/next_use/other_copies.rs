@@ -11,7 +11,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey};
 use super::NextUseCache;
 use super::dataset_residents::DatasetResidents;
 
-/// Who owns a sample, as one node sees it. The owner reads it from storage and keeps it.
+/// The owner of a sample, as one node sees it. The owner reads it from storage and keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeOwner {
     /// This node.
@@ -25,7 +25,7 @@ pub enum NodeOwner {
 /// The owners of a dataset's samples, as one node sees them. The answers of one value never change,
 /// so owners that change are another value.
 pub trait NodeOwners: Debug + Send + Sync {
-    /// Who owns a sample. Called at each use of a sample, under the cache's lock.
+    /// The owner of a sample. Called at each use of a sample, under the cache's lock.
     fn owner(&self, sample: SampleId) -> NodeOwner;
 
     /// The number of samples that this node owns.
@@ -68,14 +68,14 @@ impl NextUseCache {
         }
     }
 
-    /// Who owns a sample.
+    /// The owner of a sample.
     pub fn owner(&self, key: SampleKey) -> NodeOwner {
         let dataset = self.datasets.get(key.dataset.0 as usize);
         dataset.map_or(NodeOwner::This, |dataset| dataset.owner(key.id.0 as u32))
     }
 
-    /// The samples of a dataset that are resident, or that a disk of the node has, of those that
-    /// this node owns.
+    /// The samples of a dataset that this node owns, and that are resident or on a disk of the
+    /// node.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
     }

@@ -11,7 +11,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey};
 use super::calendar::UNKNOWN;
 use super::{CacheBounds, NextUseCache};
 
-/// What room is made for.
+/// The need that room is made for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomFor {
     /// The dataset whose own residents may leave at its floor, too.

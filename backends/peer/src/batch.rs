@@ -86,8 +86,8 @@ impl RequestBatch {
     }
 
     /// The samples as they are encoded on the wire.
-    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = SampleRequest> {
-        let sample_request = |request: &ReadRequest| SampleRequest {
+    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = RequestedSample> {
+        let sample_request = |request: &ReadRequest| RequestedSample {
             key: request.key,
             due: request.due,
             length: request.len(),

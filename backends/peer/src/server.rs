@@ -77,7 +77,7 @@ impl PeerServer {
         runtime: &Handle,
         identity: Identity,
         listeners: Vec<Box<dyn TransportListener>>,
-        settings: Settings,
+        settings: ServerLimits,
         counters: Arc<PeerCounters>,
     ) -> Self {
         let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);

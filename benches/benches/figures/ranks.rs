@@ -15,8 +15,8 @@ use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_peer::{
-    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
-    Token, Transport, WireProtection,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, ServerLimits,
+    SystemTransport, Token, Transport, WireProtection,
 };
 use foreread_tier::{
     ArenaBuffers, Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService,
@@ -259,7 +259,7 @@ fn wire(kind: &str, wire: WireProtection) -> Result<()> {
             runtime.handle(),
             identity(0)?,
             vec![listener],
-            Settings { wire, ..Settings::default() },
+            ServerLimits { wire, ..ServerLimits::default() },
             Arc::clone(&counters),
         );
         let run = RunId::new(Nonce::default(), &[]);

@@ -8,11 +8,11 @@ use anyhow::Result;
 use foreread_settings::{KnobKind, Knobs, find_knob};
 use serde::Serialize;
 
-use crate::arguments::{KnobSet, Settings};
+use crate::arguments::{KnobSet, SettingArguments};
 use crate::output;
 
 /// Gathers all settings. `None` after `--explain`, which prints them.
-pub fn gather<S: KnobSet>(settings: &Settings<S>) -> Result<Option<Knobs>> {
+pub fn gather<S: KnobSet>(settings: &SettingArguments<S>) -> Result<Option<Knobs>> {
     foreread_settings::warn_of_unknown_variables();
     let environment = |name: &str| std::env::var(name).ok();
     let knobs = Knobs::gather(settings.given.clone(), environment, Path::new("foreread.toml"))?;

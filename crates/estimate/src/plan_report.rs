@@ -1,5 +1,5 @@
-//! A planned run as text and JSON: placement, lower bound, predicted times, and what larger caches
-//! would save.
+//! A planned run as text and JSON: placement, lower bound, predicted times, and the savings by
+//! larger caches.
 //!
 //! The command and the Python package show this report. Its serialised form is `foreread plan
 //! --report json`.
@@ -323,7 +323,7 @@ impl PlanReport {
     }
 }
 
-/// What units that samples share cost, and what would save it.
+/// The cost of units that samples share, and the remedy.
 fn unit_lines(out: &mut fmt::Formatter<'_>, units: &UnitPlan) -> fmt::Result {
     let (stored, each) = (ByteSize(units.stored_bytes), units.samples_per_unit);
     writeln!(

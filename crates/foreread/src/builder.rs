@@ -262,7 +262,7 @@ impl Builder {
         self
     }
 
-    /// What the agent of the node calls this job, in its status and in its policy.
+    /// The job's name in the status and the policy of the node's agent.
     #[must_use]
     pub fn job_name(mut self, name: impl Into<String>) -> Self {
         self.config.job_name = Some(name.into());

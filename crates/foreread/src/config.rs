@@ -171,10 +171,10 @@ pub struct Config {
     /// is none.
     pub agent: AgentChoice,
     /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
-    /// is gone. 0 by default: what was given to the agent is free for others then.
+    /// is gone. 0 by default: the agent's memory is free for others then.
     pub memory_alone: u64,
-    /// What the agent calls this job, in its status and in its policy. `None`: the name of the
-    /// Slurm job, or the program's.
+    /// The job's name in the status and the policy of the agent. `None`: the name of the Slurm job,
+    /// or the program's.
     pub job_name: Option<String>,
     /// Whether samples are requested by id, and the settings have no order.
     pub(crate) is_by_id: bool,

@@ -219,7 +219,7 @@ pub struct Loader {
     group: Option<Box<dyn GroupMember>>,
     /// The node's agent, and the cache of its ranks.
     agents: NodeLinks,
-    /// The cache of this node's ranks, on the one that hosts it.
+    /// The cache of this node's ranks, on the rank that hosts it.
     node_host: Option<Arc<dyn HostedStore>>,
     /// Whether the run has jumped.
     jumped: bool,

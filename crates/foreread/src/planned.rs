@@ -341,7 +341,7 @@ impl Planned {
         let mut plan = plan(&self.counted, &self.sizes, &cluster)?;
         let mut units = self.units;
         if let Some(now) = self.units.filter(|units| !units.cached) {
-            // Memory that keeps what units bring is a cache if all samples fit.
+            // Memory that keeps the samples of units is a cache if all samples fit.
             let (mut all, memory) = (cluster.clone(), cluster::kinds(&self.config).swap_remove(0));
             add(&mut all, &memory, now.memory_bytes);
             let with_all = foreread_planner::plan(&self.counted, &self.sizes, &all)?;

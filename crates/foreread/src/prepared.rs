@@ -54,7 +54,7 @@ pub struct Prepared {
     pub(crate) buffers: Arc<dyn Buffers>,
     /// The node's agent and the cache of its ranks.
     pub(crate) agents: NodeLinks,
-    /// The cache of this node's ranks, on the one that hosts it.
+    /// The cache of this node's ranks, on the rank that hosts it.
     pub(crate) node_host: Option<Arc<dyn HostedStore>>,
     /// The links of that cache to the caches of other nodes, until the start.
     #[cfg(all(feature = "share", target_os = "linux"))]

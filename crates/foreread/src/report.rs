@@ -285,7 +285,7 @@ pub struct ReadsReport {
     pub memory: CountReport,
     /// From the disk tier. Empty if there is none.
     pub disk: CountReport,
-    /// From the node's agent. Includes those that were read directly in its place, which
+    /// From the node's agent. Includes samples that were read directly in its place, which
     /// [`AgentReport::direct_samples`] counts. Absent if there is none.
     #[serde(skip_serializing_if = "CountReport::is_empty")]
     pub agent: CountReport,
@@ -318,7 +318,7 @@ impl CountReport {
 }
 
 impl ReadsReport {
-    /// The same, where what seemed the origin was an agent.
+    /// The same, where an agent was in the place of the origin.
     fn through_agent(self) -> Self {
         Self { agent: self.origin, origin: CountReport::of(SampleCount::default()), ..self }
     }

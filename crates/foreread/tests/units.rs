@@ -145,7 +145,7 @@ fn empty_samples_lie_between_those_of_a_unit() {
 }
 
 /// A dictionary whose values many rows share seemed to cost its bytes for each of them. The lower
-/// bound was above what was read.
+/// bound was above the bytes that were read.
 #[test]
 // semantics: FORMAT-5
 fn shares_of_a_dictionary_add_up_to_it() {
@@ -176,7 +176,7 @@ fn validation_data_in_units_are_read_once_too() {
     assert_eq!(report.planned_origin_bytes, report.origin_bytes);
 }
 
-/// The memory that keeps what units bring is a cache, too. A plan that lets samples come and go
+/// The memory that keeps the samples of units is a cache, too. A plan that lets samples come and go
 /// does not hold all of them.
 #[test]
 // semantics: FORMAT-6

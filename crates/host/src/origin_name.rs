@@ -1,4 +1,4 @@
-//! The store of a dataset: what its datasets share, and limits are about.
+//! The name of a dataset's origin. Datasets of one origin share its limits.
 //!
 //! For URLs it is the scheme and the bucket or server. For paths it is the directory where their
 //! file system is mounted.
@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The name of the store at a location.
+/// The name of the origin at a location.
 pub(crate) fn origin_name(url: &str) -> String {
     let path = match url.split_once("://") {
         Some(("file", path)) => path,

@@ -189,7 +189,8 @@ fn parts(disks: &[Disk], on_node: RankOf) -> DiskConfig {
     DiskConfig::new(directories.flat_map(|directory| parts_of(on_node, &directory)))
 }
 
-/// What this rank's parts of the directories of the settings would offer. They are not changed.
+/// The offers of this rank's parts of the directories of the settings. The directories are not
+/// changed.
 pub async fn look(
     disks: &[Disk],
     on_node: RankOf,

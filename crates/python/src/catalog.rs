@@ -50,7 +50,7 @@ impl PyCatalog {
         selected.map(Self::from).map_err(|error| errors::raised(&error.into()))
     }
 
-    /// What the catalog has of a sample.
+    /// The catalog's entry of a sample.
     fn row<'py>(&self, py: Python<'py>, id: SampleId) -> PyResult<Bound<'py, PyDict>> {
         let (catalog, row) = (self.catalog(), PyDict::new(py));
         row.set_item("index", id.0)?;
@@ -180,7 +180,7 @@ impl PyCatalog {
         self.catalog().label_column()
     }
 
-    /// What was found in the first shard, in one line. None for formats without a choice.
+    /// The findings in the first shard, in one line. None for formats without a choice.
     #[getter]
     fn summary(&self) -> Option<&str> {
         self.catalog().summary()
@@ -539,7 +539,7 @@ pub(crate) fn index(
     })
 }
 
-/// Runs an index, and calls `progress` with what it has found.
+/// Runs an index, and calls `progress` with its findings.
 fn indexed(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,

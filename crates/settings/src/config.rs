@@ -68,8 +68,8 @@ pub fn origin_parallelism(knobs: &Knobs) -> Result<Option<usize>> {
 /// The calibration: the file that is set, or the one in the working directory.
 ///
 /// A file that was only found must not end a run. So an unreadable one is a warning. Its speeds
-/// count for the dataset and the directories that it measured, as those of a file that is set. It
-/// may be from another machine: runs adapt their parallelism to what they measure, and only
+/// count for the dataset and the directories that it measured, as the speeds of a set file do. It
+/// may be from another machine: runs adapt their parallelism to their own measurements, and only
 /// predicted times would be wrong.
 fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
     let path = match knobs.get("calibration") {
@@ -245,7 +245,7 @@ mod tests {
         let found = given(directory.path(), &[]).unwrap().calibration.unwrap();
         assert_eq!(found.made, 1_790_000_000);
         assert!(given(directory.path(), &[("calibration", "off")]).unwrap().calibration.is_none());
-        // A broken file that was only found does not end a run. One that is set does.
+        // A broken file that was only found does not end a run. A broken file that is set does.
         std::fs::write(&path, "version = 9").unwrap();
         assert!(given(directory.path(), &[]).unwrap().calibration.is_none());
         let set = given(directory.path(), &[("calibration", path.to_str().unwrap())]).unwrap_err();

@@ -85,7 +85,8 @@ impl Knobs {
     ///
     /// # Errors
     /// If the file cannot be read or is not TOML. If the file names an unknown setting, or file or
-    /// environment set one that is an argument only. If a value is not among the possible ones.
+    /// environment set a setting that is an argument only. If a value is not among the possible
+    /// ones.
     pub fn gather(
         arguments: impl IntoIterator<Item = (&'static str, String)>,
         environment: impl Fn(&str) -> Option<String>,

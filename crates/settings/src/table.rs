@@ -37,7 +37,7 @@ pub enum KnobKind {
 /// The heading of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnobGroup {
-    /// What is read, and in which order.
+    /// The samples that are read, and their order.
     Order,
     /// Where samples are kept.
     Caches,
@@ -45,7 +45,7 @@ pub enum KnobGroup {
     Storage,
     /// The processes of a run.
     Ranks,
-    /// What is printed and saved.
+    /// The printed and saved results.
     Report,
 }
 
@@ -289,8 +289,8 @@ pub const COMMAND_KNOBS: &[Knob] = &[
     ),
 ];
 
-/// What describes one call, and therefore comes from its arguments only. In the environment or a
-/// file, such a value would change later calls that do not expect it.
+/// Settings that describe one call, and therefore come from its arguments only. In the environment
+/// or a file, such a value would change later calls that do not expect it.
 pub const ARGUMENT_KNOBS: &[Knob] = &[
     knob("compute-ms", Value("MS"), Some("0"), Order, "How long the trainer computes on each batch"),
     knob(

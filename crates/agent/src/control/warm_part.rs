@@ -1,4 +1,4 @@
-//! An agent that fills its memory with a part of a dataset, because the control process says so.
+//! An agent that fills its memory with a part of a dataset, as the control process requests.
 //!
 //! It becomes a client of itself, as `foreread warm` would be. So it opens the dataset with its own
 //! environment, and no credentials pass through the control process. The price is that each node
@@ -11,10 +11,10 @@ use foreread::{AgentChoice, Config, Loader, Memory, RankOf};
 
 use super::messages::WarmPart;
 
-/// What the agent is called as its own client.
+/// The name of the agent as its own client.
 const JOB: &str = "warm";
 
-/// How an agent reaches itself.
+/// The settings by which an agent connects to itself.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnAgent {
     pub(crate) socket: PathBuf,

@@ -357,7 +357,8 @@ fn ranks_read_each_unit_of_compressed_samples_once() {
     }
 }
 
-/// Each rank keeps what its units bring, because the caches of all do not hold the data.
+/// Each rank keeps the samples that its units bring, because the caches of all do not hold the
+/// data.
 #[test]
 // semantics: FORMAT-6, PLAN-10
 fn ranks_with_little_memory_read_units_a_few_times() {

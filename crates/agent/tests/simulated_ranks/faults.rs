@@ -91,7 +91,7 @@ impl Case {
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
         let mut faults = faults(draw, ranks, whole);
-        // With large samples, a link that stays slow is worse than one that is cut.
+        // With large samples, a link that stays slow is worse than a cut link.
         if most >= LARGE && draw.below(2) == 0 {
             let slow = draw.below(u64::from(ranks)) as u32;
             let delay = Duration::from_millis(20 + draw.below(400));

@@ -1,5 +1,5 @@
-//! Processes with several loaders: one for training and one for validation, and one that is created
-//! again.
+//! Processes with several loaders: one for training and one for validation, and a loader that is
+//! created again.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The command line.
 //!
 //! Decision: options that are settings come from the table of settings ([`settings`]): names, help
-//! texts, possible values. Only what a single command has is declared here. Values stay text,
+//! texts, possible values. Only options of a single command are declared here. Values stay text,
 //! because they may also come from the environment or a file. One place converts them, and reports
 //! a bad value with its source. The price: help texts of settings are the same in all commands,
 //! apart from the few in [`settings`].
@@ -32,7 +32,8 @@ pub use self::settings::TokenSet;
 #[cfg(feature = "share")]
 pub use self::settings::{AgentSet, AgentStatusSet, WarmSet};
 pub use self::settings::{
-    CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
+    CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, SettingArguments,
+    SimulateSet,
 };
 pub use self::tables::TableArguments;
 
@@ -133,7 +134,7 @@ pub struct Demo {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings<DemoSet>,
+    pub settings: SettingArguments<DemoSet>,
 }
 
 /// A dataset for the agent's memory.
@@ -147,7 +148,7 @@ pub struct Warm {
     #[arg(long, value_name = "PERCENT%")]
     pub wait: Option<Percent>,
     #[command(flatten)]
-    pub settings: Settings<WarmSet>,
+    pub settings: SettingArguments<WarmSet>,
 }
 
 /// A part in percent, such as `80%`.
@@ -198,7 +199,7 @@ pub struct Index {
     #[command(flatten)]
     pub format: FormatArguments,
     #[command(flatten)]
-    pub settings: Settings<IndexSet>,
+    pub settings: SettingArguments<IndexSet>,
 }
 
 impl Index {
@@ -291,7 +292,7 @@ impl FormatArguments {
 #[derive(Debug, Args)]
 pub struct OrderCommand {
     #[command(flatten)]
-    pub settings: Settings<OrderSet>,
+    pub settings: SettingArguments<OrderSet>,
 }
 
 #[derive(Debug, Args)]
@@ -300,7 +301,7 @@ pub struct Load {
     #[arg(value_name = "URL|CATALOG")]
     pub target: String,
     #[command(flatten)]
-    pub settings: Settings<LoadSet>,
+    pub settings: SettingArguments<LoadSet>,
 }
 
 #[derive(Debug, Args)]
@@ -317,7 +318,7 @@ pub struct Plan {
     #[arg(long, value_name = "PART", default_value_t = 0.5, requires = "unchanged")]
     pub disk_writes_per_day: f64,
     #[command(flatten)]
-    pub settings: Settings<PlanSet>,
+    pub settings: SettingArguments<PlanSet>,
 }
 
 #[derive(Debug, Args)]
@@ -326,7 +327,7 @@ pub struct Calibrate {
     #[arg(value_name = "URL|CATALOG")]
     pub target: Option<String>,
     #[command(flatten)]
-    pub settings: Settings<CalibrateSet>,
+    pub settings: SettingArguments<CalibrateSet>,
 }
 
 #[derive(Debug, Args)]
@@ -336,14 +337,14 @@ pub struct Simulate {
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
     #[command(flatten)]
-    pub settings: Settings<SimulateSet>,
+    pub settings: SettingArguments<SimulateSet>,
 }
 
 #[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct Token {
     #[command(flatten)]
-    pub settings: Settings<TokenSet>,
+    pub settings: SettingArguments<TokenSet>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -355,7 +356,7 @@ pub enum Cache {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         #[command(flatten)]
-        settings: Settings<CacheSet>,
+        settings: SettingArguments<CacheSet>,
     },
     /// Remove unused caches from a directory: those that --all, --older-than or --dataset selects
     #[command(after_help = texts::CACHE_CLEAN)]
@@ -369,7 +370,7 @@ pub enum Cache {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        settings: Settings<CacheSet>,
+        settings: SettingArguments<CacheSet>,
     },
 }
 
@@ -394,7 +395,7 @@ pub enum Agent {
         #[command(flatten)]
         control: AgentControl,
         #[command(flatten)]
-        settings: Settings<AgentSet>,
+        settings: SettingArguments<AgentSet>,
         /// The command and its arguments
         #[arg(value_name = "CMD", required = true, last = true)]
         words: Vec<std::ffi::OsString>,
@@ -510,7 +511,7 @@ pub struct AgentOptions {
     #[command(flatten)]
     pub control: AgentControl,
     #[command(flatten)]
-    pub settings: Settings<AgentSet>,
+    pub settings: SettingArguments<AgentSet>,
 }
 
 /// How an agent shows itself.
@@ -531,7 +532,7 @@ pub struct AgentTarget {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings<AgentStatusSet>,
+    pub settings: SettingArguments<AgentStatusSet>,
 }
 
 /// The caches that `cache clean` removes. Only a dry run needs none of these options.

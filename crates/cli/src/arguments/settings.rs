@@ -21,7 +21,7 @@ pub trait KnobSet: fmt::Debug + Send + Sync + 'static {
 
 /// The settings that are given as arguments.
 #[derive(Debug)]
-pub struct Settings<S: KnobSet> {
+pub struct SettingArguments<S: KnobSet> {
     /// Names and values. Repeated options have one value per line.
     pub given: Vec<(&'static str, String)>,
     /// Whether to print each setting with its source, and stop.
@@ -33,7 +33,7 @@ pub struct Settings<S: KnobSet> {
     set: PhantomData<S>,
 }
 
-impl<S: KnobSet> Settings<S> {
+impl<S: KnobSet> SettingArguments<S> {
     /// The names of this command's settings.
     pub fn names(&self) -> &'static [&'static str] {
         S::NAMES
@@ -47,7 +47,7 @@ impl<S: KnobSet> Settings<S> {
 
 const EXPLAIN: &str = "explain";
 
-impl<S: KnobSet> Args for Settings<S> {
+impl<S: KnobSet> Args for SettingArguments<S> {
     fn augment_args(command: Command) -> Command {
         let options = S::NAMES.iter().filter_map(|name| find_knob(name)).map(|knob| S::adapt(option(knob)));
         command.args(options).arg(
@@ -64,7 +64,7 @@ impl<S: KnobSet> Args for Settings<S> {
     }
 }
 
-impl<S: KnobSet> FromArgMatches for Settings<S> {
+impl<S: KnobSet> FromArgMatches for SettingArguments<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let value = |name: &&'static str| {
             let values: Vec<&str> = matches.get_many::<String>(name)?.map(String::as_str).collect();

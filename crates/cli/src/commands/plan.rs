@@ -1,5 +1,5 @@
 //! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted
-//! times, and what larger caches would save. With `--unchanged`, also what `foreread run` would do.
+//! times, and the savings by larger caches. With `--unchanged`, also the plan of `foreread run`.
 
 use std::io::Write;
 

@@ -151,7 +151,7 @@ impl ListingJournal {
 }
 
 /// Removes the file of [`partial`](crate::IndexOptions::partial), and that of its shards, after a
-/// catalog with their content has been saved. Any other file is kept, and so is one that another
+/// catalog with their content has been saved. Any other file is kept, and so is a file that another
 /// process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);

@@ -111,8 +111,8 @@ impl Meeting {
         }))
     }
 
-    /// Sets what ranks on one node have in common, in place of the machine. For tests, which have
-    /// several nodes in one process.
+    /// Sets the text that ranks on one node have in common, in place of the machine. For tests,
+    /// which have several nodes in one process.
     #[doc(hidden)]
     #[must_use]
     pub fn node(self, node: impl Into<String>) -> Self {

@@ -47,8 +47,8 @@ use foreread_open::units::UnitFacts;
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
-use foreread_peer::meet::{RendezvousSteps, Settings};
-use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
+use foreread_peer::meet::{RendezvousSettings, RendezvousSteps};
+use foreread_peer::{ServerLimits, StorePeer, WireProtection};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
 use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, RankOf, Sizes};
@@ -114,15 +114,15 @@ async fn prepare(
         host,
         node,
     } = meeting;
-    let usual = Settings::new(launched, env!("CARGO_PKG_VERSION"));
-    let settings = Settings {
+    let usual = RendezvousSettings::new(launched, env!("CARGO_PKG_VERSION"));
+    let settings = RendezvousSettings {
         loader: number,
         board,
         network,
         token,
         deadline,
         progress: show,
-        serving: Bounds { budget: SERVING, wire, ..Bounds::default() },
+        serving: ServerLimits { budget: SERVING, wire, ..ServerLimits::default() },
         interface,
         node: node.unwrap_or_else(|| usual.node.clone()),
         group: group_of(&config),
@@ -488,7 +488,7 @@ impl GroupRun<'_> {
     }
 }
 
-/// What must be equal on ranks that share nothing.
+/// The settings that must be equal on ranks that share nothing.
 fn run_words(schedule: &Schedule) -> Words {
     vec![
         ("planner version".to_owned(), PLANNER_VERSION.to_string()),

@@ -474,7 +474,8 @@ impl SourceInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine's numbers of samples. One that does not exist has a number that none has.
+    /// The engine's numbers of samples. A sample that does not exist gets a number without a
+    /// sample.
     fn numbers(&self, ids: &[u64]) -> Vec<u64> {
         match self.catalog.numbers() {
             None => ids.to_vec(),

@@ -131,7 +131,7 @@ impl SampleRequests {
         }
     }
 
-    /// Takes ready samples, and finds those that the engine will not deliver.
+    /// Takes ready samples, and finds samples that the engine will not deliver.
     fn sort(&mut self, state: &mut SourceState) {
         let (ready, unannounced, source) = (&mut self.ready, &mut self.unannounced, &self.source);
         let mean = source.mean();

@@ -462,7 +462,7 @@ class Catalog:
         """The names and paths of a sample's files, if it has several. Empty for any other."""
     @property
     def summary(self) -> str | None:
-        """What was found in the first shard, in one line. None for formats without a choice."""
+        """The findings in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
         """The labels of all samples that are integers, -1 for none: bytes for ``array("q", ...)`` or
         ``numpy.frombuffer(..., "int64")``."""

@@ -77,7 +77,7 @@ pub fn memory_off(prepared: &Prepared) -> Option<String> {
     })
 }
 
-/// The calibration that was found, and what it is used for.
+/// The calibration that was found, and its use.
 pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
     if !matches!(knobs.get("calibration"), Some(("auto", _))) {
         return None;
@@ -199,7 +199,7 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         // The lower bound is of all ranks together.
         Some(_) => format!(" by rank {}", report.rank),
         None if report.world_size > 1 => format!(" (lower bound of all ranks {floor})"),
-        // What an agent has, and reads for others, is not this run's.
+        // The samples of an agent, and its reads for others, are not this run's.
         None if report.agent.is_some() => " without the agent's".to_owned(),
         None => format!(" (lower bound {floor})"),
     };

@@ -12,7 +12,7 @@ use foreread_store::{StoreError, StoreErrorKind};
 
 use crate::connection::Connection;
 use crate::job::JobOrders;
-use crate::link::{Link, LinkState};
+use crate::link::{ClientLink, LinkState};
 
 /// Epochs that are announced before their first request.
 const AHEAD: usize = 2;

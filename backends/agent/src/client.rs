@@ -10,7 +10,7 @@ use foreread_tier::OriginTier;
 
 use crate::connection::Connection;
 use crate::job::{AgentJob, Connected, JobOrders, StallTime};
-use crate::link::{AgentCounts, Link};
+use crate::link::{AgentCounts, ClientLink};
 use crate::origin::AgentOrigin;
 use crate::{announcer, receiver};
 

@@ -10,7 +10,7 @@ use foreread_store::RequestStream;
 use crate::announcer;
 use crate::connection::Connection;
 use crate::job::AgentJob;
-use crate::link::Link;
+use crate::link::ClientLink;
 use crate::watch::{Look, Pauses, Watch};
 
 /// Receives until the job ends, and looks for an agent while there is none. The thread of the

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_connection::WireError;
-use foreread_connection::frame::SampleRequest;
+use foreread_connection::frame::RequestedSample;
 use foreread_tier::{ErrorKind, Lifetime, ReadRequest, TierError};
 use foreread_types::Rank;
 use tokio::sync::oneshot;

@@ -122,7 +122,7 @@ impl HostState {
     /// Limits the reads of a storage by the policy and a lease.
     pub(crate) fn limit_origin(&self, policy: &Policy, origin: &str, lease: Option<NonZeroU64>) {
         self.lock_control().applied.insert(origin.to_owned(), lease);
-        let mut limits = policy.store(origin);
+        let mut limits = policy.origin_limits(origin);
         // The control process cannot raise the agent's own limit.
         limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
         self.opener.host.set_limit(origin, limits.bytes_per_second);

@@ -76,7 +76,7 @@ impl HostState {
                 .map(|dataset| self.dataset_status(dataset, &store, &jobs, &origins))
                 .collect(),
             jobs,
-            stores,
+            stores: origins,
             policy: self.policy.values(),
             control: self.control_status(),
         }

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_connection::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, SampleRequest, decode_tags, encode_tags, kind_of,
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, RequestedSample, decode_tags, encode_tags, kind_of,
 };
 use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};

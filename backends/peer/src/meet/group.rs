@@ -21,7 +21,7 @@ use super::hub::Hub;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::owned_task::OwnedTask;
-use super::roster::Roster;
+use super::roster::RunRoster;
 use super::run_session::{Outbox, RunEvents, run};
 use crate::counters::PeerCounters;
 use crate::lock::lock;

@@ -10,7 +10,7 @@ use super::loader_directory::LoaderDirectory;
 use super::node::node_id;
 use super::waiting::WaitingCallback;
 use crate::counters::PeerCounters;
-use crate::serving::shared::Settings as Bounds;
+use crate::serving::shared::ServerLimits;
 
 /// The settings of a rendezvous. The fields of [`RendezvousSettings::new`] may be changed.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_connection::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, RequestedSample, decode_tags,
     encode_tags, status_of,
 };
 use foreread_connection::mac::PayloadTag;
@@ -47,7 +47,7 @@ use self::chunk::{ChunkSample, StoreChunk};
 use self::requests::{OpenRequest, QueuedSample};
 
 #[cfg(doc)]
-use self::shared::Settings;
+use self::shared::ServerLimits;
 
 /// Heartbeat interval while a request is open.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_connection::frame::SampleRequest;
+use foreread_connection::frame::RequestedSample;
 use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_tier_testing::Scheduler;

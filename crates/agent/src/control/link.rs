@@ -16,7 +16,9 @@ use foreread_connection::{
     Address, Backoff, ControlConnection, Identity, ParseWireError, Session, SessionBounds, SystemTransport,
     WireError, WireErrorKind, WireProtection,
 };
-use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
+use foreread_host::cluster_cache::{
+    ClusterCache, ClusterMember, ClusterRoster, ShareServer, StoreName, text_hash,
+};
 use foreread_host::held_leases::SILENT;
 use foreread_host::host_control::ControlGrant;
 use foreread_host::host_state::HostState;

@@ -13,8 +13,8 @@ use foreread_oracle::{
     Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Level, LevelPlan, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes, plan,
-    plan_to_keep, predict,
+    Cluster, EpochForecast, Level, LevelPlan, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes,
+    plan, plan_to_keep, predict,
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, RankOf, SampleId, Sizes};

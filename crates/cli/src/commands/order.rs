@@ -30,9 +30,13 @@ pub fn run(options: &OrderCommand) -> Result<()> {
 
     let order = sampler(config.sampler, samples, config.seed).and_then(|sampler| sampler.order(epoch));
     let dealing = Dealing::new(config.deal, config.rank.ranks, batch_size, config.drop_last);
-    let stream =
-        AccessStream::new(order.map_err(Error::from)?, dealing.map_err(Error::from)?, Rank(config.rank.rank), 0)
-            .map_err(Error::from)?;
+    let stream = AccessStream::new(
+        order.map_err(Error::from)?,
+        dealing.map_err(Error::from)?,
+        Rank(config.rank.rank),
+        0,
+    )
+    .map_err(Error::from)?;
     let mut out = output::stdout();
     if json {
         write!(out, "{{\"samples\": {samples}, \"seed\": {}, \"epoch\": {epoch}, ", config.seed)?;

@@ -76,9 +76,8 @@ impl Meeting {
         // Lightning's own launcher sets the world size, but of the rank only the local one. The
         // program knows the rank from torch.distributed. Its rank completes the pair.
         let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == ranks.to_string());
-        let completed = |name: &str| {
-            environment(name).or_else(|| (name == "RANK" && of_all).then(|| rank.to_string()))
-        };
+        let completed =
+            |name: &str| environment(name).or_else(|| (name == "RANK" && of_all).then(|| rank.to_string()));
         let surroundings = LauncherEnv::of_this_process(&completed);
         let rank = Rank(rank);
         let launched = Launched::by(&surroundings)

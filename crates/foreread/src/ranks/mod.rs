@@ -280,7 +280,8 @@ impl GroupRun<'_> {
             let state = description.state.clone();
             config.on_node = Some(RankOf { rank: met.rank, ranks: sharing });
             let agent = agent.map(|agent| Arc::new(agent) as Arc<dyn CacheClient>);
-            let alone = LoneRank { config, opened, named, shared, released, agent, on_node: met, resume: state };
+            let alone =
+                LoneRank { config, opened, named, shared, released, agent, on_node: met, resume: state };
             return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
         };
         let cache = member.join(joining, &offers, &mut opened, storage).await?;

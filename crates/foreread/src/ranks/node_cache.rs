@@ -210,7 +210,8 @@ impl NodeMember<'_> {
             return Ok(None);
         };
         // A host that was started again may lack the agent that its predecessor had.
-        let is_relay = all.agent_of(config.rank.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
+        let is_relay =
+            all.agent_of(config.rank.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
         let ranks = (!is_relay).then_some(self.on_node.ranks);
         let mut host = if self.on_node.rank == 0 { self.host(all, room, opened) } else { None };
         let mut link = None;

@@ -13,7 +13,7 @@ the order, plans where to cache every sample, and reads each into memory before 
 from __future__ import annotations
 
 import atexit as _atexit
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from . import _native, errors, metrics
 from ._image import ImageDecoder, image
@@ -65,7 +65,7 @@ __version__ = _native.__version__
 _atexit.register(_native.close_all, 5.0)
 
 # Not for type checkers, which would accept any name.
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> type[Error]:
         """The classes that have moved to `foreread.errors`, with one warning for each."""

@@ -55,7 +55,7 @@ pub struct IndexOptions {
     /// Whether files are samples alone or together. Formats of shards are not looked for then.
     pub grouping: Grouping,
     /// How the index was requested, for a program that repeats it
-    /// ([`Catalog::request`]). The catalog keeps the text.
+    /// ([`Catalog::request`](crate::Catalog::request)). The catalog keeps the text.
     #[serde(skip)]
     pub request: Option<String>,
     /// The most objects of a listing in memory, some 200 bytes each, by default two million. More
@@ -63,7 +63,7 @@ pub struct IndexOptions {
     /// temporary files, which takes about 200 bytes per object meanwhile. The catalog is the same.
     #[serde(skip)]
     pub objects_in_memory: Option<usize>,
-    /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
+    /// Whether rows of a [table](crate::Catalog::of_table) whose file does not exist are left out, and
     /// [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
 }

@@ -33,6 +33,7 @@ impl JobRuntime {
         Self { handle: runtime.clone(), own: None }
     }
 
+    /// Starts tasks on it.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -109,6 +109,7 @@ impl PolicyEntry {
 pub struct PolicyError(String);
 
 impl PolicyError {
+    /// The fault as text.
     pub fn new(what: String) -> Self {
         Self(what)
     }

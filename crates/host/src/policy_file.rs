@@ -64,6 +64,7 @@ impl PolicyFile {
         Self { path, words, version: None, mistake: None }
     }
 
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

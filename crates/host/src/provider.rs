@@ -30,6 +30,7 @@ use crate::policy_file::PolicyFile;
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]
 pub struct HostProvider {
+    /// The state of the host.
     pub state: Arc<HostState>,
     pub(crate) runtime: Handle,
 }

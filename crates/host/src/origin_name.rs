@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_is_bucket_or_mount_point() {
+    fn origin_is_bucket_or_mount_point() {
         assert_eq!(origin_name("s3://bucket/train/x"), "s3://bucket");
         assert_eq!(origin_name("https://host:8080/a"), "https://host:8080");
         assert_eq!(origin_name("/proc/self/fd"), "/proc");

@@ -25,42 +25,59 @@ use crate::{json, logs, process_local, values};
 /// Numbers the rendezvous of this process, so that the n-th loaders of all ranks meet.
 static MEETINGS: Meetings = Meetings::new();
 
+// The settings below are written from their table, as is their signature: `FOREREAD_WRITE=1 cargo
+// test -p foreread-settings --test document`.
 /// Batches of a dataset's samples, read ahead in the order that a seed defines.
 ///
 /// Iterating yields the batches of all epochs. An argument that is missing or None comes from
 /// FOREREAD_* in the environment, then from foreread.toml, then from the defaults.
+/// Sizes are bytes, or texts such as '8GiB'.
 ///
 /// Args:
 ///     target: the URL or path of a dataset, catalog or shard, a Catalog, or a list of shards.
-///     batch_size: samples per batch on this rank (default: 64).
-///     epochs: the number of epochs (default: unlimited).
-///     seed: the seed of the order (default: 0).
-///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or
-///         'sequential'.
-///     drop_last: drop an uneven remainder instead of padding.
-///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by cache owner).
-///     rank, world_size: from the launcher by default (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto' (the rank's share of half the
-///         node's free memory).
-///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
-///         directories and sizes.
-///     agent: the agent of the node, whose cache all jobs share: 'auto' is the user's own if one
-///         runs, 'off' none, or the path of its socket. It replaces memory and disk.
-///     look_ahead: how far reads run ahead of the trainer, in bytes. 'auto' is at most 256 MiB.
-///     origin_limit: the maximum bytes per second read from storage.
-///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
-///     patience: how many seconds failed reads are repeated and a silent file server is waited for;
-///         'auto': 120, and 1200 on network file systems.
-///     recall: restore files that the storage has moved to an archive, in the background.
-///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
-///         the working directory, if there is one; 'off': none.
-///     validate: a second dataset, read in order after every epoch.
-///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord', 'zip', 'lmdb',
-///         'hdf5', 'parquet', 'arrow', 'mds', 'litdata', 'npy', 'tokens' or 'recordio'.
-///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
+///     batch_size: Samples per batch, on each rank. Default: 64.
+///     epochs: Passes over the dataset. Default: unlimited.
+///     seed: The seed of the order. Default: 0.
+///     order_group: Read in this group's order, whatever the seed. Jobs of one group read in one
+///         order, so an agent reads each sample once for all of them.
+///     sampler: How the order is drawn; torch is the order of PyTorch's DistributedSampler.
+///         'shuffle' (default), 'torch', 'feistel' or 'sequential'.
+///     drop_last: Drop samples that do not divide evenly among ranks and batches, instead of
+///         padding.
+///     deal: How ranks share an epoch: torch (strided), blocks, or locality (each sample goes to a
+///         rank that caches it). Locality changes each rank's samples, so it is never automatic.
+///         'torch' (default), 'blocks' or 'locality'.
+///     validate: A second dataset, read in order after every epoch.
+///     memory: The memory tier of each rank. auto: the ranks of a node share half of the free
+///         memory; none if the kernel already caches the data. Default: auto.
+///     disk: A directory of the disk tier and its size, for all ranks of a node; may be repeated.
+///         DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted.
+///         Also a list of these, or a dict of directories and sizes.
+///     agent: The agent of the node, whose cache all jobs share; it replaces this run's memory and
+///         disks. auto: the user's own, if one runs, for data that the kernel does not cache. PATH:
+///         its socket. Default: auto.
+///     memory_alone: Memory for samples while the agent, or the rank that hosts the memory of this
+///         node, is gone. Default: 0.
+///     look_ahead: The most bytes that are prefetched on each rank. auto: 256 MiB. Less is used if
+///         the trainer needs less. Default: auto.
+///     format: How objects store samples; tar is WebDataset. auto: detected from names and first
+///         bytes. 'auto' (default), 'files', 'tar', 'tfrecord', 'zip', 'lmdb', 'hdf5', 'parquet',
+///         'arrow', 'mds', 'litdata', 'npy', 'tokens' or 'recordio'.
+///     origin_limit: The most bytes per second from storage.
+///     origin_parallelism: The most reads from storage at once. auto: found by measuring while it
+///         reads. Default: auto.
+///     patience: How long failed reads of storage are repeated, and how long a silent file server
+///         is waited for. auto: 120 s, and 1200 s on network file systems. In seconds. Default:
+///         auto.
+///     recall: Restore files that the storage has moved to an archive, in the background.
+///     calibration: The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in
+///         the working directory, if there is one. Speeds of other datasets and directories are
+///         ignored. Default: auto.
+///     on_error: What to do if a sample cannot be read. 'fail' (default), 'skip' or 'substitute'.
+///     rank: This process among the ranks; the launcher's, or 0, if unset.
+///     world_size: The number of ranks; the launcher's, or 1, if unset.
+///     peers: Whether ranks that find each other share their caches. 'auto' (default) or 'off'.
 ///     resume: a state from state().
-///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads
-///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
@@ -197,11 +214,11 @@ impl PyLoader {
     #[pyo3(
         signature = (target, **settings),
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, order_group=None, \
-                          sampler=None, drop_last=None, deal=None, rank=None, world_size=None, \
-                          memory=None, disk=None, agent=None, memory_alone=None, look_ahead=None, \
+                          sampler=None, drop_last=None, deal=None, validate=None, memory=None, \
+                          disk=None, agent=None, memory_alone=None, look_ahead=None, format=None, \
                           origin_limit=None, origin_parallelism=None, patience=None, recall=None, \
-                          calibration=None, validate=None, format=None, on_error=None, \
-                          resume=None, peers=None, progress=False)"
+                          calibration=None, on_error=None, rank=None, world_size=None, peers=None, \
+                          resume=None, progress=False)"
     )]
     fn new(
         py: Python<'_>,

@@ -22,14 +22,12 @@ use foreread_agent::{
     JobStatus, OriginStatus, PolicyValue,
 };
 use foreread_file_cache::{FilesStatus, HostCounts, RunStatus};
-use foreread_settings::Knobs;
+use foreread_settings::{Knobs, reader};
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
 use super::daemon;
-use crate::arguments::{
-    Agent, AgentControl, AgentHttp, AgentOptions, AgentSet, AgentTarget, SettingArguments,
-};
+use crate::arguments::{Agent, AgentControl, AgentHttp, AgentOptions, AgentTarget, SettingArguments};
 use crate::signals::Signals;
 use crate::{child, output, settings};
 
@@ -220,7 +218,7 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 /// Runs a command with an agent for it, and returns the command's exit code.
 fn run_command(
     options: StartOptions<'_>,
-    settings: &SettingArguments<AgentSet>,
+    settings: &SettingArguments<{ reader::AGENT }>,
     words: &[OsString],
 ) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };

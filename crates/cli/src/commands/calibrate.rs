@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use foreread::Registry;
 use foreread::calibration::{Calibration, Point, ServerSpeed};
-use foreread::size::{ByteRate, ByteSize};
+use foreread::size::ByteSize;
 use foreread_estimate::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
 use foreread_settings::{Knobs, calibration};
 
@@ -55,8 +55,7 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
         }
         wanted.origin_bytes = bytes.0;
     }
-    wanted.config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
-    wanted.config.origin_parallelism = foreread_settings::origin_parallelism(knobs)?;
+    wanted.config = foreread_settings::config_of(knobs, &["origin-limit", "origin-parallelism"])?;
     Ok(wanted)
 }
 

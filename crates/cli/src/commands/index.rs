@@ -24,7 +24,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
-    index.format = foreread_settings::format(&knobs)?;
+    index.format = foreread_settings::config_of(&knobs, &["format"])?.format;
     index.format_options = options.format.options();
     if options.table.table.is_none() {
         index.format_options.columns = options.table.column.clone();

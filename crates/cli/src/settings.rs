@@ -17,7 +17,7 @@ pub fn gather<const READER: u16>(settings: &SettingArguments<READER>) -> Result<
     let environment = |name: &str| std::env::var(name).ok();
     let knobs = Knobs::gather(settings.given.clone(), environment, Path::new("foreread.toml"))?;
     if settings.explain {
-        explain(&knobs, Settings::<READER>::names())?;
+        explain(&knobs, SettingArguments::<READER>::names())?;
         return Ok(None);
     }
     Ok(Some(knobs))

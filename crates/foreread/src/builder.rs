@@ -16,9 +16,7 @@ use foreread_open::origin;
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
-use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
-use foreread_types::RankOf;
 use tokio::runtime::Handle;
 
 use crate::config::Config;

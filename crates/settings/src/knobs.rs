@@ -227,6 +227,17 @@ impl Knobs {
         value.trim().parse().map(Some).map_err(|error: T::Err| self.refuse(name, format!("{error}")))
     }
 
+    /// The value of a knob that has a default, converted to its type.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn value<T>(&self, name: &str) -> Result<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        self.parse(name)?.ok_or_else(|| self.refuse(name, "not set"))
+    }
+
     /// An error about a knob's value.
     pub fn refuse(&self, name: &str, why: impl fmt::Display) -> Error {
         let name_in_message = (self.name_in_messages)(name);

@@ -23,7 +23,7 @@ pub fn run(options: &OrderCommand) -> Result<()> {
     }
     let samples: u64 =
         knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "required: the number of samples"))?;
-    let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);
+    let epoch: u64 = knobs.value("epoch")?;
     // The default of `load` would cut the order into batches here.
     let batches = !matches!(knobs.get("batch-size"), None | Some((_, Provenance::Default)));
     let batch_size = batches.then_some(config.batch_size);

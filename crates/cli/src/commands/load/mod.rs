@@ -31,10 +31,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;
     let compute = compute(&knobs)?;
-    let wanted = RecordOptions {
-        digest: knobs.parse("digest")?.unwrap_or(false),
-        ids: knobs.parse("ids")?.unwrap_or(false),
-    };
+    let wanted = RecordOptions { digest: knobs.value("digest")?, ids: knobs.value("ids")? };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     if state.as_deref().is_some_and(|path| path.file_name().is_none()) {
         return Err(knobs.refuse("state", "expected a file name").into());
@@ -162,7 +159,7 @@ struct LoadReport {
 
 /// The computation time of the simulated trainer, per batch.
 pub fn compute(knobs: &Knobs) -> Result<Duration> {
-    let milliseconds: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
+    let milliseconds: f64 = knobs.value("compute-ms")?;
     let time = Duration::try_from_secs_f64(milliseconds / 1e3);
     Ok(time.map_err(|_| knobs.refuse("compute-ms", "expected a number of milliseconds, at least 0"))?)
 }

@@ -9,21 +9,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, IndexProgress};
+use foreread_dataset::{Catalog, Format, IndexProgress};
+use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
+use foreread_loader::OnError;
+use foreread_open::calibration::Calibration;
 use foreread_open::disk::Disk;
 use foreread_open::error::Result;
 use foreread_open::origin;
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
+use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
+use foreread_types::RankOf;
 use tokio::runtime::Handle;
 
-use crate::config::Config;
+use crate::agent_choice::AgentChoice;
+use crate::config::{Config, Memory, SamplerKind};
+use crate::config_rows::config_rows;
 use crate::group_member::GroupPreparation;
-use crate::loader::{Loader, Ready};
+use crate::loader::Loader;
 use crate::order_group::order_group_seed;
 use crate::prepared::Prepared;
+use crate::ready::Ready;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
@@ -59,6 +67,44 @@ pub struct Builder {
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
     meeting: Option<Box<dyn GroupPreparation>>,
+}
+
+/// Defines the methods that set one field of [`Config`].
+macro_rules! setters {
+    (@method $(#[$doc:meta])* $field:ident) => {};
+    (@method $(#[$doc:meta])* $field:ident, |$given:ident: $from:ty| $value:expr) => {
+        $(#[$doc])*
+        #[must_use]
+        pub fn $field(mut self, $given: $from) -> Self {
+            self.config.$field = $value;
+            self
+        }
+    };
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis $field:ident: $type:ty = $default:expr $(, |$given:ident: $from:ty| $value:expr)?;
+    )*) => {
+        /// Settings that are one field of [`Config`].
+        impl Builder {
+            $(setters! { @method $(#[$doc])* $field $(, |$given: $from| $value)? })*
+        }
+    };
+}
+
+config_rows!(setters);
+
+impl Loader {
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
+    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
+    pub fn builder(target: impl Into<String>) -> Builder {
+        Builder::new(target.into(), Config::default())
+    }
+
+    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
+    /// one.
+    pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
+        Builder::new(target.into(), config)
+    }
 }
 
 impl Builder {

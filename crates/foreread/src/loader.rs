@@ -9,162 +9,25 @@ use std::time::Duration;
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
-use foreread_open::error::{Error, Result};
+use foreread_open::error::Result;
 use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Position, Run};
 use foreread_planner::{LevelPlan, LocalPlan};
-use foreread_types::RankOf;
 use futures::Stream;
 use tokio::task::JoinSet;
 
-use crate::assembly::{Assembly, ReadParts};
-use crate::builder::Builder;
+use crate::assembly::Assembly;
 use crate::config::Config;
 use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::node_links::{HostedStore, NodeLinks};
-use crate::planned::Planned;
-use crate::prepared::Prepared;
-use crate::report::{Adapted, DiskReport, Report, RunTotals, UnitsReport, WarmDataset};
+use crate::report::{Adapted, DiskReport, Report, RunTotals, UnitsReport};
 use crate::runtime::Workers;
 use crate::state::State;
 
 /// The length of one wait for the next batch.
 const BATCH_POLL: Duration = Duration::from_millis(100);
-
-/// A run that is ready to start.
-#[derive(Debug)]
-pub struct Ready {
-    prepared: Prepared,
-    workers: Workers,
-}
-
-impl Ready {
-    pub(crate) fn new(prepared: Prepared, workers: Workers) -> Self {
-        Self { prepared, workers }
-    }
-
-    pub(crate) fn parts(self) -> (Prepared, Workers) {
-        (self.prepared, self.workers)
-    }
-
-    /// The plan.
-    pub fn prepared(&self) -> &Prepared {
-        &self.prepared
-    }
-
-    /// Has the node's agent fill its memory with the training data ahead of a run, if `begin` is
-    /// set. Returns how much of them is there. The agent continues when this process ends. It
-    /// reads each sample once, however many processes ask. `None` without an agent. Blocks the
-    /// thread until the agent has answered.
-    ///
-    /// # Errors
-    /// If the agent has ended, or cannot do it. Also if the dataset is a part of a catalog, because
-    /// an agent keeps the whole.
-    pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
-        self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(begin, RankOf::ALONE)).transpose()
-    }
-
-    /// Begins the same with one of several equal parts of the data: a cluster's agents each keep
-    /// that of their rank.
-    ///
-    /// # Errors
-    /// As [`warm_agent`](Self::warm_agent).
-    pub fn warm_agent_part(&self, part: RankOf) -> Result<Option<WarmDataset>> {
-        self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(true, part)).transpose()
-    }
-
-    fn refuse_part(&self) -> Result<()> {
-        match self.prepared.named.first() {
-            Some(part) if part.numbers().is_some() => Err(Error::usage(format!(
-                "these are {} of the {} samples of {}, and an agent is filled with all: name the whole \
-                 dataset, or let the job that reads these fill it",
-                part.len(),
-                part.with_gone().len(),
-                part.base_url()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts reading ahead.
-    pub fn start(self) -> Loader {
-        let Self { prepared, workers } = self;
-        let Prepared {
-            planned,
-            opened,
-            named: catalogs,
-            caches,
-            disk,
-            shared,
-            blocks,
-            released,
-            group,
-            buffers,
-            agents,
-            node_host,
-            ..
-        } = prepared;
-        let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
-        // The limit of the training data. The validation data have the same, or the same store.
-        let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
-            tracing::info!(
-                tier = cache.name(),
-                capacity = level.capacity,
-                samples = level.samples,
-                "a tier of the run"
-            );
-        }
-        tracing::info!(
-            samples = catalogs[0].len(),
-            bytes = catalogs[0].total_bytes(),
-            passes = run.passes().len(),
-            look_ahead = config.look_ahead,
-            retention = ?plan.retention(),
-            floor,
-            "starting"
-        );
-        let locality = group.as_ref().and_then(|group| group.locality());
-        let Config { look_ahead, on_error, .. } = config;
-        let units = units.as_ref().map(|_| shared.units().clone());
-        let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let dealing = locality.clone();
-        let mut assembly = Assembly::new(opened, caches, dealing, look_ahead, on_error, blocks, reading);
-        let mut recalls = JoinSet::new();
-        for files in released {
-            recalls.spawn_on(files.recall(run.clone()), workers.handle());
-        }
-        agents.announce(&run, &plan, locality.as_ref());
-        let inner = assembly.start(run, plan, workers.handle());
-        agents.watch(inner.stalled());
-        Loader {
-            inner,
-            earlier: RunReport::default(),
-            earlier_history: History::default(),
-            assembly,
-            catalogs,
-            config,
-            floor,
-            factors,
-            units,
-            origin: shared.meter,
-            limit,
-            disk,
-            group,
-            agents,
-            node_host,
-            jumped: false,
-            left: AtomicBool::new(false),
-            _memory: memory,
-            _recalls: recalls,
-            workers,
-        }
-    }
-}
 
 /// The target of [`Loader::jump`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,37 +63,37 @@ pub enum Jump {
 /// ```
 #[derive(Debug)]
 pub struct Loader {
-    inner: foreread_loader::Loader,
+    pub(crate) inner: foreread_loader::Loader,
     /// The report until the last jump.
-    earlier: RunReport,
+    pub(crate) earlier: RunReport,
     /// The history until the last jump.
-    earlier_history: History,
-    assembly: Assembly,
-    catalogs: Vec<Catalog>,
-    config: Config,
-    floor: u64,
+    pub(crate) earlier_history: History,
+    pub(crate) assembly: Assembly,
+    pub(crate) catalogs: Vec<Catalog>,
+    pub(crate) config: Config,
+    pub(crate) floor: u64,
     /// The stored bytes of delivered ones, if some samples are decoded.
-    factors: Option<StoredFactors>,
+    pub(crate) factors: Option<StoredFactors>,
     /// The stored units that samples share, if some do.
-    units: Option<Units>,
-    origin: Meter,
-    limit: Option<Limit>,
-    disk: Option<foreread_open::disk::OpenDisk>,
-    group: Option<Box<dyn GroupMember>>,
+    pub(crate) units: Option<Units>,
+    pub(crate) origin: Meter,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) disk: Option<foreread_open::disk::OpenDisk>,
+    pub(crate) group: Option<Box<dyn GroupMember>>,
     /// The node's agent, and the cache of its ranks.
-    agents: NodeLinks,
+    pub(crate) agents: NodeLinks,
     /// The cache of this node's ranks, on the rank that hosts it.
-    node_host: Option<Arc<dyn HostedStore>>,
+    pub(crate) node_host: Option<Arc<dyn HostedStore>>,
     /// Whether the run has jumped.
-    jumped: bool,
+    pub(crate) jumped: bool,
     /// Whether the group knows that this rank is done.
-    left: AtomicBool,
+    pub(crate) left: AtomicBool,
     /// Counted until the loader is dropped.
-    _memory: Option<Grant>,
+    pub(crate) _memory: Option<Grant>,
     /// Files that are restored from an archive, until the loader is dropped.
-    _recalls: JoinSet<()>,
+    pub(crate) _recalls: JoinSet<()>,
     /// Last: the engine's task is dropped before its threads.
-    workers: Workers,
+    pub(crate) workers: Workers,
 }
 
 impl Loader {
@@ -239,18 +102,6 @@ impl Loader {
 
     /// The same for a rank that was interrupted.
     pub const INTERRUPTED_FAREWELL: Duration = INTERRUPTED_FAREWELL;
-
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
-    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
-    pub fn builder(target: impl Into<String>) -> Builder {
-        Builder::new(target.into(), Config::default())
-    }
-
-    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
-    /// one.
-    pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
-        Builder::new(target.into(), config)
-    }
 
     /// Batches in order, like `for batch in &loader`. Blocks the thread. Async code uses the loader
     /// as a [`Stream`].
@@ -512,7 +363,7 @@ impl Loader {
         Some(group.leave(Merged::of(&self.report()), at_most))
     }
 
-    /// The caches of this rank, or of its node, and what the plan keeps in them.
+    /// The caches of this rank, or of its node, and their content by the plan.
     pub fn levels(&self) -> &[LevelPlan] {
         self.inner.plan().levels()
     }

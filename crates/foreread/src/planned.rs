@@ -264,7 +264,7 @@ impl Planned {
         &self.run
     }
 
-    /// The caches of this rank, or of its node, and what the plan keeps in them.
+    /// The caches of this rank, or of its node, and their content by the plan.
     pub fn levels(&self) -> &[LevelPlan] {
         self.plan.levels()
     }

@@ -1,4 +1,4 @@
-//! What the control process of a cluster has an agent do.
+//! The commands of the control process of a cluster to an agent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
@@ -10,10 +10,10 @@ use crate::host_state::HostState;
 use crate::policy::Policy;
 use crate::status::ControlLinkStatus;
 
-/// What the control process of a cluster says of this agent. Nothing without one.
+/// The values of the control process of a cluster for this agent. Nothing without one.
 #[derive(Debug, Default)]
 pub(crate) struct ControlWord {
-    /// What it may read of each store.
+    /// The leases of each origin.
     leases: HeldLeases,
     /// By store: the leases that are applied.
     applied: HashMap<String, Option<NonZeroU64>>,

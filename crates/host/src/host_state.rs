@@ -51,7 +51,7 @@ pub struct HostState {
     /// Held for reading while a job attaches, for writing while datasets are closed.
     attaching: tokio::sync::RwLock<()>,
     pub(crate) policy: PolicyInForce,
-    /// What no other agent is called.
+    /// The name that no other agent has.
     name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
@@ -63,7 +63,7 @@ pub struct HostState {
     stopped: AtomicBool,
 }
 
-/// What an agent is made of.
+/// The parts of an agent.
 pub(crate) struct HostParts {
     pub(crate) store: NodeStore,
     pub(crate) runtime: Handle,
@@ -135,7 +135,7 @@ impl HostState {
         }
     }
 
-    /// What no other agent is called.
+    /// The name that no other agent has.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -119,8 +119,8 @@ impl PySample {
         values::field_paths(py, self.catalog(), self.id)
     }
 
-    /// The value of this name: a number, a text or an array, or None if this sample has none. Without
-    /// such a value, the field of this name. Raises KeyError if there is neither.
+    /// The value of this name: a number, a text or an array, or None if this sample has none.
+    /// Without such a value, the field of this name. Raises KeyError if there is neither.
     fn __getitem__<'py>(slf: Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let this = slf.get();
         let catalog = this.catalog();

@@ -34,7 +34,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     Ok(config)
 }
 
-/// Converts these settings only, without a check of what they mean together. All others are as in
+/// Converts these settings only, without a check of their meaning together. All others are as in
 /// [`Config::default`].
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn config_of(knobs: &Knobs, names: &[&str]) -> Result<Config> {
     Ok(config)
 }
 
-/// Sets the value of one setting, if it has one that is not `auto`.
+/// Sets the value of one setting, unless it is `auto`.
 fn apply(knobs: &Knobs, knob: &Knob, config: &mut Config) -> Result<()> {
     let (Some(apply), Some((value, _))) = (knob.apply, knobs.get(knob.name)) else { return Ok(()) };
     if knob.has_auto() && value.trim() == "auto" {
@@ -160,8 +160,8 @@ mod tests {
         config(&Knobs::gather(arguments, |_| None, &directory.join("foreread.toml"))?)
     }
 
-    /// The defaults of the table are those of the library, apart from the number of epochs, which has
-    /// none there.
+    /// The defaults of the table are those of the library, apart from the number of epochs, which
+    /// has none there.
     #[test]
     fn config_without_settings_is_the_default_one() {
         let directory = tempfile::tempdir().unwrap();

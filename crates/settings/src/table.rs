@@ -39,7 +39,7 @@ pub struct Knob {
     pub(crate) apply: Option<Apply>,
 }
 
-/// Sets what a text means, or returns why it means nothing.
+/// Sets the value of a text, or returns the reason why it has none.
 pub(crate) type Apply = fn(&mut Config, &str) -> Result<(), String>;
 
 /// The values of a setting.
@@ -199,7 +199,7 @@ const fn knob(
     Knob { name, kind, default, group, readers, help, is_argument_only: false, apply: None }
 }
 
-/// The readers of what describes a run.
+/// The readers of the settings of a run.
 const RUN: u16 = LOAD | PLAN | PYTHON;
 
 /// All settings, in the order of help texts. Other readers of the same `foreread.toml` ignore those
@@ -297,7 +297,7 @@ pub const KNOBS: &[Knob] = &[
          directory, if there is one. Speeds of other datasets and directories are ignored")
         .sets(|to, text| put(&mut to.calibration, calibration_file(text))),
     knob("on-error", Words(&["fail", "skip", "substitute"]), Some("fail"), Storage, RUN,
-        "What to do if a sample cannot be read")
+        "The reaction to a sample that cannot be read")
         .sets(|to, text| put(&mut to.on_error, Ok(on_error(text)))),
 
     knob("rank", Value("N"), None, Ranks, RUN | ORDER,

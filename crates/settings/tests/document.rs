@@ -1,4 +1,4 @@
-//! What is written from the table of settings: docs/settings.md, and the arguments of the Python
+//! The texts that are written from the table of settings: docs/settings.md, and the arguments of the Python
 //! package with their types and help. `FOREREAD_WRITE=1` writes them; otherwise these tests fail if
 //! they are stale, or if a variable that the code reads is missing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
@@ -128,7 +128,7 @@ fn document() -> String {
     text
 }
 
-/// Compares a file with what the table says, or writes it.
+/// Compares a file with the table's text, or writes it.
 fn check(path: &str, change: impl Fn(String) -> String) {
     let path = root().join(path);
     let written = fs::read_to_string(&path).unwrap_or_default();

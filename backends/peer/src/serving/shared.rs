@@ -1,5 +1,4 @@
-//! What all connections that serve samples share: their limits, the budget, the counters and the
-//! source.
+//! The state of all connections that serve samples: limits, budget, counters and source.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 

@@ -24,7 +24,7 @@ use crate::{Catalog, DatasetError, DatasetErrorKind};
 /// The most files that a report names.
 const NAMED: usize = 5;
 
-/// What a new listing has that an earlier one had not.
+/// The samples of a new listing that an earlier listing had not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {

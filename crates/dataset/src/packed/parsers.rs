@@ -28,7 +28,7 @@ const INDEX: &str = "index.json";
 /// The longest such file that is read.
 const MAX_INDEX: u64 = 1 << 30;
 
-/// The format of a dataset, and what was chosen within it.
+/// The format of a dataset, and the choices within it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormatChoice<'a> {
     pub(crate) format: Format,

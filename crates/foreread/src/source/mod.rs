@@ -13,6 +13,7 @@ mod ready_buffer;
 mod requests;
 #[cfg(all(feature = "share", target_os = "linux"))]
 mod share;
+mod source_state;
 mod wait_time;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,17 +29,18 @@ use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
-use foreread_types::{DatasetId, Rank, RankOf, SampleId, SampleKey, Tick};
+use foreread_types::{Rank, RankOf, SampleId, SampleKey, Tick};
 
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
+use self::source_state::{DATASET, EngineSlot, SourceState};
 use self::wait_time::WaitTime;
 use crate::assembly::{Assembly, ReadParts};
-use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::node_links::CacheClient;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
+use crate::ready::Ready;
 use crate::report::{Adapted, ReadsReport, Report, RunTotals, UnitsReport, WaitReport};
 use crate::runtime::Workers;
 
@@ -64,9 +66,6 @@ const HELD_PART: u64 = 4;
 
 /// A sample that this many announcements in a row leave out is removed from memory.
 const UNUSED_ANNOUNCEMENTS: u64 = 8;
-
-/// The only dataset of a source.
-const DATASET: DatasetId = DatasetId(0);
 
 /// Samples by id, prefetched by an announced order. Made by
 /// [`Builder::source`](crate::Builder::source). Cheap to clone, for any number of threads.
@@ -148,42 +147,6 @@ struct SourceInner {
     _granted: Option<Grant>,
     /// Last: the tasks on its threads are dropped first.
     workers: Workers,
-}
-
-#[derive(Debug)]
-struct SourceState {
-    assembly: Assembly,
-    ready: ReadyBuffer,
-    run: Option<Run>,
-    plan: Option<LocalPlan>,
-    engine: EngineSlot,
-    /// The first use that the engine has not delivered yet.
-    next: Tick,
-    /// Announcements so far. The next one makes the engine's deliveries useless.
-    announced: u64,
-    /// The last announcement that had a sample, by id. 0 for none.
-    used: Vec<u64>,
-    /// The reports of earlier engines.
-    earlier: RunReport,
-    direct: ReadsReport,
-}
-
-#[derive(Debug)]
-enum EngineSlot {
-    /// No order is announced, or all of it was delivered.
-    None,
-    Idle(Box<foreread_loader::Loader>),
-    /// A caller waits for the engine's next batch, and will put it back.
-    Lent,
-}
-
-/// The availability of a sample.
-enum Availability {
-    Ready(Bytes),
-    /// The engine delivers it soon.
-    Soon,
-    /// It needs a direct read.
-    Unannounced,
 }
 
 impl Ready {
@@ -555,51 +518,5 @@ impl SourceInner {
         }
         drop(state);
         self.arrived.notify_all();
-    }
-}
-
-impl SourceState {
-    /// Replaces the announced order.
-    fn start(&mut self, next: Option<(Run, LocalPlan, &tokio::runtime::Handle)>) {
-        self.announced += 1;
-        self.next = Tick(0);
-        self.ready.clear();
-        if let EngineSlot::Idle(engine) = std::mem::replace(&mut self.engine, EngineSlot::None) {
-            self.earlier = std::mem::take(&mut self.earlier).followed_by(engine.report());
-        }
-        (self.run, self.plan) = (None, None);
-        if let Some((run, plan, runtime)) = next {
-            let engine = self.assembly.start(run.clone(), plan.clone(), runtime);
-            self.engine = EngineSlot::Idle(Box::new(engine));
-            (self.run, self.plan) = (Some(run), Some(plan));
-        }
-    }
-
-    /// The position at which a sample is used in the present epoch, as announced. A sample without
-    /// one is used now.
-    fn due(&self, key: SampleKey) -> Tick {
-        let announced = self.run.as_ref().and_then(|run| {
-            let pass = run.pass_of(self.next)?;
-            run.next_use_within(key, self.next, Tick((pass.first_tick.0 + pass.samples).saturating_sub(1)))
-        });
-        announced.unwrap_or(self.next)
-    }
-
-    /// The current availability of a sample.
-    fn availability(&mut self, id: u64, mean: u64) -> Availability {
-        if let Some(bytes) = self.ready.take(id) {
-            return Availability::Ready(bytes);
-        }
-        let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, EngineSlot::None)) else {
-            return Availability::Unannounced;
-        };
-        // A sample is too far away if the ready buffer cannot hold all samples before it. Orders of
-        // later passes are not computed: that would take seconds, under the lock that all callers
-        // need.
-        let last = Tick(self.next.0.saturating_add(self.ready.limit() / mean));
-        match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
-            Some(_) => Availability::Soon,
-            None => Availability::Unannounced,
-        }
     }
 }

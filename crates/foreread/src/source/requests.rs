@@ -19,8 +19,9 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::SourceInner;
+use super::source_state::{Availability, DATASET, SourceState};
 use super::wait_time::WaitGuard;
-use super::{Availability, DATASET, SourceInner, SourceState};
 
 /// The duration of one wait for the engine while direct reads are in flight. The engine does not
 /// track direct reads.

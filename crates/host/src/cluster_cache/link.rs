@@ -70,7 +70,7 @@ pub(super) trait LinkedCache: Send + Sync {
     fn part_of(&self, instance: &str, dataset: &SharedDataset, order: &EpochOrder) -> Option<Vec<u8>>;
 }
 
-/// What a link needs.
+/// The settings of a link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSettings {
     pub(super) own: StoreName,

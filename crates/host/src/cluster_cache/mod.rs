@@ -340,7 +340,7 @@ impl LinkedCache for ClusterCache {
             let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
             (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
         };
-        // What an agent has in memory says nothing about storage.
+        // The memory of an agent says nothing about storage.
         let rate = self.store.origin_rate().filter(|_| !is_relayed).map(|rate| rate / stores);
         // A node whose storage waits for a silent server is waited for as long.
         StoragePace { wait: self.store.origin_wait().max(patience), rate }

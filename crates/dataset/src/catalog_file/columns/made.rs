@@ -53,10 +53,10 @@ pub(crate) struct MadeBatch<'a> {
 
 impl MadeColumns {
     /// The columns of a batch, and the number of stored bytes of each row. Checks that every sample
-    /// can be made: its stored bytes lie in the object, and can become what its decoders result in.
+    /// can be made: its stored bytes lie in the object, and can become its decoded bytes.
     ///
     /// # Errors
-    /// What `bad` returns for a row and the reason.
+    /// The error of `bad` for a row and the reason.
     pub(crate) fn decode(
         layout: &MadeLayout,
         recipes: &[Arc<[Decoder]>],

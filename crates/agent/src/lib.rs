@@ -2,8 +2,8 @@
 //!
 //! Jobs of one user connect to its socket, in a directory that only this user can search. They name
 //! their datasets and announce their orders. The agent reads each sample once for all of them, and
-//! keeps the samples that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It outlives
-//! the jobs.
+//! keeps the samples that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It
+//! outlives the jobs.
 //!
 //! # Decisions and price
 //!

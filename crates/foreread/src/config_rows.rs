@@ -71,7 +71,8 @@ macro_rules! config_rows {
             pub validate_storage_options: StorageOptions = StorageOptions::default();
             /// The measured speeds of origin and disks: for predicted times, and for the first
             /// number of parallel reads. Default: none.
-            pub calibration: Option<Arc<Calibration>> = None, |calibration: Calibration| Some(Arc::new(calibration));
+            pub calibration: Option<Arc<Calibration>> = None,
+                |calibration: Calibration| Some(Arc::new(calibration));
             /// The reaction to a sample that cannot be read. Default: [`OnError::Fail`].
             pub on_error: OnError = OnError::Fail, |on_error: OnError| on_error;
             /// A second dataset, read in order after every epoch.

@@ -73,7 +73,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///     calibration: The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in
 ///         the working directory, if there is one. Speeds of other datasets and directories are
 ///         ignored. Default: auto.
-///     on_error: What to do if a sample cannot be read. 'fail' (default), 'skip' or 'substitute'.
+///     on_error: The reaction to a sample that cannot be read. 'fail' (default), 'skip' or
+///         'substitute'.
 ///     rank: This process among the ranks; the launcher's, or 0, if unset.
 ///     world_size: The number of ranks; the launcher's, or 1, if unset.
 ///     peers: Whether ranks that find each other share their caches. 'auto' (default) or 'off'.

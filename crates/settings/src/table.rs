@@ -1,8 +1,8 @@
 //! The table of all settings (*knobs*), and of the environment variables that are no settings.
 //!
 //! Decision: a setting is a row of [`KNOBS`], with the field of [`Config`] that it sets. All else
-//! follows from the row: its variable, its key in `foreread.toml`, the option of the command with
-//! completions, the argument of the Python package with its type and help, and docs/settings.md.
+//! follows from the row: its variable, its key in `foreread.toml`, the option of the command, the
+//! argument of the Python package, and its help and documents.
 //! The price: a help text is the same wherever the setting is.
 
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
-//! The texts that are written from the table of settings: docs/settings.md, and the arguments of the Python
-//! package with their types and help. `FOREREAD_WRITE=1` writes them; otherwise these tests fail if
-//! they are stale, or if a variable that the code reads is missing.
+//! The texts that are written from the table of settings: docs/settings.md, and the arguments of
+//! the Python package with their types and help. `FOREREAD_WRITE=1` writes them; otherwise these
+//! tests fail if they are stale, or if a variable that the code reads is missing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use std::collections::BTreeSet;

@@ -64,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-lustre-testing", &["foreread-types"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
-    // From what a user names to a catalog and an origin. Of the loader it knows the errors.
+    // From a user's target to a catalog and an origin. Of the loader it knows the errors.
     (
         "foreread-open",
         &[

@@ -81,7 +81,7 @@ class Settings(TypedDict, total=False):
     #: The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in the working directory, if there is
     #: one. Speeds of other datasets and directories are ignored. Default: auto.
     calibration: Path | None
-    #: What to do if a sample cannot be read. 'fail' (default), 'skip' or 'substitute'.
+    #: The reaction to a sample that cannot be read. 'fail' (default), 'skip' or 'substitute'.
     on_error: Literal["fail", "skip", "substitute"] | None
     #: This process among the ranks; the launcher's, or 0, if unset.
     rank: int | None

@@ -106,7 +106,8 @@ impl StoreState {
                 of.bytes = self.footprint(dataset);
                 let order = of.orders.entry(member.convoy).or_default();
                 (order.fastest, order.jobs) = (order.fastest.max(pace), order.jobs + 1.0);
-                // A job's present dataset is the last dataset that it has begun. Its others have ended.
+                // A job's present dataset is the last dataset that it has begun. Its others have
+                // ended.
                 orders.jobs.insert(*job, (dataset, member.convoy));
             }
         }

@@ -63,8 +63,8 @@ pub struct IndexOptions {
     /// temporary files, which takes about 200 bytes per object meanwhile. The catalog is the same.
     #[serde(skip)]
     pub objects_in_memory: Option<usize>,
-    /// Whether rows of a [table](crate::Catalog::of_table) whose file does not exist are left out, and
-    /// [groups](Self::grouping) without all of their files. Else they are an error.
+    /// Whether rows of a [table](crate::Catalog::of_table) whose file does not exist are left out,
+    /// and [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
 }
 

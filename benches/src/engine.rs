@@ -31,7 +31,7 @@ impl CoreReplay {
         (config.epochs, config.look_ahead) = (2, LOOK_AHEAD);
         config.memory = Memory::Bytes(if in_memory { 2 * samples * BYTES } else { 0 });
         let planned = Planned::new(config, &sizes)?;
-        let plan = planned.plan().clone();
+        let plan = planned.local_plan().clone();
         let replay = Self { planned, plan, sizes, in_memory };
         let batches = replay.run(&mut replay.core());
         let all = replay.planned.run().passes().map(|pass| pass.batches).sum::<u64>();

@@ -17,8 +17,8 @@ pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(workspace: &Workspace, args: I
     command
 }
 
-/// Removes what `cargo run` says of this package. Some build scripts depend on these variables: a
-/// Cargo that has them compiles again what one without them has compiled.
+/// Removes the variables that `cargo run` sets for this package. Some build scripts depend on these
+/// variables: a Cargo that has them compiles the packages of a Cargo without them again.
 pub fn forget_own_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -5,8 +5,8 @@
 //! file, needs no preallocated gigabyte, and leaves nothing to remove. The price is that a dataset
 //! must fit in memory (1 GiB for tests). One copy of everything, no high availability, `cephx` on
 //! (the gateway never connects without it). Two users are made: `full` may do everything, `reader`
-//! only what a bucket's policy allows. The gateway logs each request with its method and path, so
-//! that tests count them where they arrive.
+//! only the actions that a bucket's policy allows. The gateway logs each request with its method
+//! and path, so that tests count them where they arrive.
 //!
 //! `cargo xtask ceph` starts it for use by hand.
 

@@ -1,9 +1,9 @@
-//! `cargo xtask <command>`: what no usual tool does, the same on every machine and in continuous
+//! `cargo xtask <command>`: tasks without a usual tool, the same on every machine and in continuous
 //! integration: servers for tests, long runs with seeds, comparisons of two commits.
 //!
 //! Decision: everything else is a usual tool, called by a script: `.ci/run`, `.ci/soak`,
-//! `packaging/dist`. What is here is a Rust program, so that servers end with it in every case. The
-//! price is that it must compile before these run. It therefore depends on no crate of this
+//! `packaging/dist`. These commands are a Rust program, so that servers end with it in every case.
+//! The price is that it must compile before these run. It therefore depends on no crate of this
 //! workspace.
 
 mod bench;

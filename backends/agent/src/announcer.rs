@@ -12,7 +12,7 @@ use foreread_store::{StoreError, StoreErrorKind};
 
 use crate::connection::Connection;
 use crate::job::JobOrders;
-use crate::link::{Link, LinkState};
+use crate::link::{ClientLink, LinkState};
 
 /// Epochs that are announced before their first request.
 const AHEAD: usize = 2;
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_millis(500);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
-pub(crate) fn spawn(link: &Arc<Link>) -> Result<JoinHandle<()>, StoreError> {
+pub(crate) fn spawn(link: &Arc<ClientLink>) -> Result<JoinHandle<()>, StoreError> {
     let announcing = Arc::clone(link);
     let thread = std::thread::Builder::new().name("foreread-orders".to_owned());
     let thread = thread.spawn(move || run(&announcing));
@@ -32,7 +32,7 @@ pub(crate) fn spawn(link: &Arc<Link>) -> Result<JoinHandle<()>, StoreError> {
 }
 
 /// Announces until the job ends.
-fn run(link: &Arc<Link>) {
+fn run(link: &Arc<ClientLink>) {
     let mut progress = Progress { reported: Instant::now() };
     loop {
         let mut state = link.lock();
@@ -59,7 +59,7 @@ fn run(link: &Arc<Link>) {
 
 /// Waits for a change. Meanwhile, tells the agent how the job gets on.
 fn wait<'a>(
-    link: &'a Link,
+    link: &'a ClientLink,
     mut state: MutexGuard<'a, LinkState>,
     progress: &mut Progress,
 ) -> MutexGuard<'a, LinkState> {
@@ -80,9 +80,9 @@ struct Progress {
     reported: Instant,
 }
 
-/// Tells the agent how long the trainer has waited, and hears what was read for the job. An agent
-/// that does not understand it loses nothing but a column of its status.
-pub(crate) fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
+/// Reports the waiting time of the trainer to the agent, and receives the reads for the job. An
+/// agent that does not understand it loses nothing but a column of its status.
+pub(crate) fn tell(link: &ClientLink, connection: &Connection, stalled_seconds: f64) {
     let Ok(payload) = serde_json::to_vec(&JobProgress { stalled_seconds }) else { return };
     match connection.call(PROGRESS, &payload, &|| link.is_closed()) {
         // Agents of older versions answer nothing.
@@ -111,7 +111,7 @@ pub(crate) fn read_in_blocks(
 
 /// Announces all epochs, as requests come near. Ends early if the connection or the orders change.
 fn announce(
-    link: &Link,
+    link: &ClientLink,
     connection: &Connection,
     orders: &dyn JobOrders,
     generation: u64,

@@ -10,7 +10,7 @@ use foreread_tier::OriginTier;
 
 use crate::connection::Connection;
 use crate::job::{AgentJob, Connected, JobOrders, StallTime};
-use crate::link::{AgentCounts, Link};
+use crate::link::{AgentCounts, ClientLink};
 use crate::origin::AgentOrigin;
 use crate::{announcer, receiver};
 
@@ -18,7 +18,7 @@ use crate::{announcer, receiver};
 /// it then read directly.
 #[derive(Debug)]
 pub struct AgentClient {
-    link: Arc<Link>,
+    link: Arc<ClientLink>,
     attached: Attached,
     threads: Vec<JoinHandle<()>>,
 }
@@ -32,7 +32,7 @@ impl AgentClient {
     pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
         let Connected { connection, attached } = job.connect(&|| false)?;
         let is_here = matches!(*connection, Connection::Here(_));
-        let link = Arc::new(Link::default());
+        let link = Arc::new(ClientLink::default());
         link.connect(connection, attached.capacity);
         let mut client = Self { link, attached, threads: Vec::new() };
         let receiving = Arc::clone(&client.link);
@@ -85,7 +85,7 @@ impl AgentClient {
         self.attached.disk_capacity
     }
 
-    /// What no other agent is called. `None` if it is of a version that has no name.
+    /// The name that no other agent has. `None` if it is of a version that has no name.
     pub fn host(&self) -> Option<&str> {
         Some(&*self.attached.host).filter(|host| !host.is_empty())
     }
@@ -95,7 +95,7 @@ impl AgentClient {
         self.attached.catalogs.get(dataset)?.as_deref()
     }
 
-    /// What the agent does with each dataset.
+    /// The agent's answer for each dataset.
     pub fn answers(&self) -> &[DatasetAnswer] {
         &self.attached.datasets
     }
@@ -140,7 +140,7 @@ impl AgentClient {
         }
     }
 
-    /// What the agent has read from storage for this job. Asks the agent, which takes a tenth of a
+    /// The agent's reads from storage for this job. Calls the agent, which takes a tenth of a
     /// millisecond, and two seconds if it is silent.
     pub fn reads(&self) -> JobReads {
         let (connection, stalled) = {

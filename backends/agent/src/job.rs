@@ -1,4 +1,4 @@
-//! A job that reads through an agent: what it brings, and how it attaches.
+//! A job that reads through an agent: its orders, catalogs and settings, and its attachment.
 //!
 //! It attaches at its start, and again after the agent has ended.
 
@@ -49,11 +49,11 @@ pub enum AgentPlace {
     Here(Arc<LocalClient>),
 }
 
-/// What a job needs to attach, at its start and after the agent has ended.
+/// The data that a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
     /// Where the agent is.
     pub place: AgentPlace,
-    /// What messages call it, such as "the node's agent".
+    /// Its name in messages, such as "the node's agent".
     pub called: &'static str,
     /// Whether another agent may serve there after this one. Otherwise the job does not connect
     /// again, because any process may get the address then.

@@ -28,13 +28,13 @@ pub struct AgentCounts {
     pub direct_bytes: u64,
 }
 
-/// What the tier, the receiver and the announcer share.
+/// The state that the tier, the receiver and the announcer share.
 #[derive(Default)]
-pub(crate) struct Link {
+pub(crate) struct ClientLink {
     state: Mutex<LinkState>,
     /// Signals changes that the announcer waits for.
     pub(crate) changed: Condvar,
-    /// The furthest position that was requested, and the one that the announcer waits for. A
+    /// The furthest position that was requested, and the position that the announcer waits for. A
     /// wake-up for each request would be most of its cost.
     furthest: AtomicU64,
     awaited: AtomicU64,
@@ -63,7 +63,7 @@ pub(crate) struct LinkState {
     pending: HashMap<u32, oneshot::Sender<Bytes>>,
     /// Since when requests are open without a pause.
     open_since: Option<Instant>,
-    /// What the agent has read for this job: on earlier connections, and on this one.
+    /// The agent's reads for this job: on earlier connections, and on this one.
     earlier_reads: JobReads,
     reads: JobReads,
     pub(crate) orders: Option<Arc<dyn JobOrders>>,
@@ -76,7 +76,7 @@ pub(crate) struct LinkState {
 }
 
 impl Unsent {
-    /// The request with what a store in this process calls.
+    /// The request with the function that a store in this process calls.
     fn answered(self) -> (SampleKey, Tick, Answer) {
         let Self { key, due, answer } = self;
         let answered = move |read: Result<Bytes, TierError>| match read {
@@ -93,13 +93,13 @@ fn cannot_read(error: &dyn std::fmt::Display) {
     tracing::debug!(%error, "the agent could not read a sample");
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ClientLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("ClientLink").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl ClientLink {
     /// Every change is complete before the lock is released, even after a panic.
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -307,7 +307,7 @@ impl Link {
         self.lock().connection()
     }
 
-    /// Notes what the agent has read for this job on a connection.
+    /// Notes the agent's reads for this job on a connection.
     pub(crate) fn set_reads(&self, connection: &Connection, reads: JobReads) {
         let mut state = self.lock();
         if state.connection.as_deref().is_some_and(|current| std::ptr::eq(current, connection)) {
@@ -315,7 +315,7 @@ impl Link {
         }
     }
 
-    /// What agents have read for this job, as far as this process knows.
+    /// The reads of agents for this job, as far as this process knows.
     pub(crate) fn reads(&self) -> JobReads {
         self.lock().all_reads()
     }

@@ -11,19 +11,19 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 use crate::connection::Connection;
-use crate::link::Link;
+use crate::link::ClientLink;
 
 /// An origin whose samples come from the agent where that is possible.
 #[derive(Clone, Debug)]
 pub struct AgentOrigin {
-    link: Arc<Link>,
+    link: Arc<ClientLink>,
     dataset: DatasetId,
     direct: Arc<dyn OriginTier>,
     profile: TierProfile,
 }
 
 impl AgentOrigin {
-    pub(crate) fn new(link: Arc<Link>, dataset: u32, direct: Arc<dyn OriginTier>) -> Self {
+    pub(crate) fn new(link: Arc<ClientLink>, dataset: u32, direct: Arc<dyn OriginTier>) -> Self {
         let is_here = link.connection().is_some_and(|connection| matches!(*connection, Connection::Here(_)));
         let profile = direct.profile().clone().with_in_process(is_here);
         Self { link, dataset: DatasetId(dataset), direct, profile }
@@ -40,7 +40,7 @@ impl AgentOrigin {
         let read = self.direct.read(request);
         Box::pin(async move {
             let received = read.await?;
-            // The engine finds out what is wrong with other lengths.
+            // The engine finds the fault of other lengths.
             if received.len() as u64 == bytes
                 && let Some(room) = cache.reserve(cache.footprint().of(bytes))
                 && let Err(error) = cache.store(room, key, Sample::uncharged(received.clone())).await

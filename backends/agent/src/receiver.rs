@@ -10,12 +10,12 @@ use foreread_store::RequestStream;
 use crate::announcer;
 use crate::connection::Connection;
 use crate::job::AgentJob;
-use crate::link::Link;
+use crate::link::ClientLink;
 use crate::watch::{Look, Pauses, Watch};
 
 /// Receives until the job ends, and looks for an agent while there is none. The thread of the
 /// orders starts with the first one, unless it runs already.
-pub(crate) fn run(link: &Arc<Link>, job: &AgentJob, mut announcing: Option<JoinHandle<()>>) {
+pub(crate) fn run(link: &Arc<ClientLink>, job: &AgentJob, mut announcing: Option<JoinHandle<()>>) {
     let mut pauses = Pauses::default();
     // Jobs that lost one agent must not all come back at one moment.
     let jitter = f64::from(std::process::id() % 64) / 64.0;
@@ -47,7 +47,7 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob, mut announcing: Option<JoinH
 
 /// Receives from the agent, if there is one, until its connection ends. Returns how long it has
 /// served. `None` if the job ends, or no other agent may follow.
-fn serve(link: &Arc<Link>, job: &AgentJob) -> Option<Option<Duration>> {
+fn serve(link: &Arc<ClientLink>, job: &AgentJob) -> Option<Option<Duration>> {
     let Some(connection) = link.connection() else { return Some(None) };
     let begun = Instant::now();
     if let Connection::Served(_, stream) = &*connection {
@@ -67,7 +67,7 @@ fn serve(link: &Arc<Link>, job: &AgentJob) -> Option<Option<Duration>> {
 
 /// Receives until the connection or the job ends. Pings a quiet agent, and gives up a silent one
 /// until it answers.
-fn receive(link: &Link, stream: &RequestStream, called: &'static str) {
+fn receive(link: &ClientLink, stream: &RequestStream, called: &'static str) {
     let mut watch = Watch::default();
     while let Ok(received) = stream.receive() {
         if !received.is_empty() {

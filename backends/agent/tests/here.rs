@@ -74,7 +74,7 @@ fn start() -> (Arc<dyn StoreJobs>, AgentClient, mpsc::Receiver<String>) {
     (store, client, seen)
 }
 
-/// Also one that the store cannot read, and one that it never answers.
+/// Includes a sample that the store cannot read, and a sample that it never answers.
 #[test]
 // semantics: AGENT-6, RANK-39
 fn samples_of_a_store_in_this_process_are_there_at_once() {

@@ -26,7 +26,7 @@ impl Backend for LocalBackend {
         &["file"]
     }
 
-    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the
+    /// See [`directory_of`] for the forms of `url` and [`LocalConfig::from_options`] for the
     /// options.
     ///
     /// # Cancel safety

@@ -29,8 +29,8 @@ use crate::pool::ReadPool;
 /// the kernel (a dead file server) outlives the origin. Only its own read's future waits for it.
 ///
 /// Absolute paths and paths with `.`, `..` or empty parts are refused before the file system sees
-/// them. Symbolic links below the root may lead anywhere: users who may write there decide what is
-/// read.
+/// them. Symbolic links below the root may lead anywhere: users with write access there decide
+/// which files are read.
 #[derive(Debug)]
 pub struct LocalOrigin {
     root: PathBuf,

@@ -264,7 +264,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
     foreread_tier::check_path(path).map_err(|why| invalid(&path.replace('\0', "\\0"), why))
 }
 
-/// What identifies one state of a file.
+/// The identity of one state of a file.
 struct FileState {
     mode: u32,
     size: u64,

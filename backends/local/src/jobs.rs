@@ -49,7 +49,7 @@ pub(crate) struct ReadProgress {
     step: AtomicU8,
 }
 
-/// What a read waits for.
+/// The step that a read waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStep {
     Opening,

@@ -9,12 +9,12 @@
 //!
 //! Memory of our own would cost a second copy of each sample, and a third one for worker processes.
 //! So this is for file systems that the kernel caches, and for runs without caches of their own.
-//! The price is that the kernel decides what stays in memory. If it is short, files may be dropped
-//! before their use, which costs a second read.
+//! The price is that the kernel decides which files stay in memory. If it is short, files may be
+//! dropped before their use, which costs a second read.
 //!
 //! Files in the page cache gain nothing from a look at each of them (4 us). If nearly all of the
-//! last [`RECENT`] files were there, only one of [`PROBED`] is looked at. The first one that is
-//! missing starts the read-ahead again.
+//! last [`RECENT`] files were there, only one of [`PROBED`] is looked at. The first missing file
+//! starts the read-ahead again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,13 +44,14 @@ const PROBED: usize = 64;
 /// How far ahead they are looked at, in files.
 const PROBED_AHEAD: usize = 16 * PROBED;
 
-/// The length of a request to the kernel, if the device does not say what it reads at once.
+/// The length of a request to the kernel, if the device does not give the length that it reads at
+/// once.
 const PIECE: u64 = 128 << 10;
 
 /// The file systems that are memory.
 const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 
-/// What a reader has done so far.
+/// The counts of a reader so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCacheCounts {
     /// Files that were in the page cache when they were looked at.
@@ -130,7 +131,7 @@ impl PageCacheReader {
         }
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     pub fn counts(&self) -> PageCacheCounts {
         let state = self.shared.lock();
         PageCacheCounts { is_aside: state.recent.is_cached() || self.is_memory, ..state.counts }
@@ -438,7 +439,7 @@ mod tests {
         assert_eq!(look(&mut ahead, |_| MISSED), (0..10).collect::<Vec<_>>());
         ahead.advance(4);
         assert_eq!(look(&mut ahead, |_| MISSED), [10, 11, 12, 13]);
-        // The program was faster: what it has read is not looked at.
+        // The program was faster: files that it has read are not looked at.
         ahead.advance(50);
         assert_eq!(look(&mut ahead, |_| MISSED), (50..60).collect::<Vec<_>>());
         ahead.advance(1000);

@@ -238,7 +238,7 @@ impl MountEntry {
         let device = String::from_utf8(next()?.to_vec()).ok()?;
         let root = PathBuf::from(std::ffi::OsString::from_vec(unescape(next()?)));
         let at = PathBuf::from(std::ffi::OsString::from_vec(unescape(next()?)));
-        while next()? != b"-" {} // the mount's own options, and what comes and goes
+        while next()? != b"-" {} // the mount's own options, and optional fields
         let kind = String::from_utf8(next()?.to_vec()).ok()?;
         let (source, options) = (unescape(next()?), next().map(unescape).unwrap_or_default());
         Some(Self { id, device, root, at, kind, source, options, unique: None })

@@ -445,7 +445,7 @@ impl<R: BlockingRead> PoolShared<R> {
         }
     }
 
-    /// Records that the kernel has answered, and what the read waits for next.
+    /// Records that the kernel has answered, and the next step that the read waits for.
     fn follow(&self, job: &ReadJob, step: ReadStep) {
         if self.started.is_some() {
             job.progress().begin(step, elapsed(self.started));

@@ -7,8 +7,8 @@
 //!
 //! # Bounds
 //!
-//! A read waits for its server: the one that the catalog names, else its file. Without a bound, the
-//! reads of one hanging server would take all threads within seconds.
+//! A read waits for its server, which the catalog names. Otherwise, its file counts as its server.
+//! Without a bound, the reads of one hanging server would take all threads within seconds.
 //!
 //! 1. At most [`MAX_UNANSWERED`] reads of a server start after its last answer, if it has not
 //!    answered yet or one of its reads is late. A read is late after [`LATE_FACTOR`] times the
@@ -64,7 +64,7 @@ const WARN_AGAIN: Duration = Duration::from_secs(300);
 /// machine delays a thread.
 const SUSPENDED: Duration = Duration::from_secs(5);
 
-/// What a read waits for.
+/// The server that a read waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum ServerKey {
     Server(StorageServer),
@@ -164,7 +164,7 @@ impl ServerState {
     }
 }
 
-/// What [`ServerWatch::check`] has found.
+/// The findings of [`ServerWatch::check`].
 #[derive(Debug, Default)]
 pub(crate) struct WatchReport {
     /// Reads to answer with these errors.

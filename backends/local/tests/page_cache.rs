@@ -53,7 +53,7 @@ fn files_come_into_the_page_cache_before_their_use() {
     let missing = (0..FILES).filter(|&number| !is_cached(&path(number))).count();
     assert!(missing > FILES / 2, "this directory's file system keeps {} of {FILES}", FILES - missing);
 
-    // Ten files, and those that the other threads have begun.
+    // Ten files, and the files that the other threads have begun.
     let reader = reader(directory.path(), 10 * SIZE as u64);
     reader.announce((0..FILES as i64).rev().collect());
     until("the first ten are cached", || (FILES - 10..FILES).all(|number| is_cached(&path(number))));

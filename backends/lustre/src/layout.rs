@@ -6,7 +6,7 @@
 //!
 //! Decision: parsing is total. Bytes that are not understood in any one place make the layout
 //! unknown as a whole. The price is that one unusual component hides the others. Foreign components
-//! and those that a reader does not use (stale, offline, for extension, parity) are only checked
+//! and components without use for a reader (stale, offline, for extension, parity) are only checked
 //! for their bounds. Memory is at most as large as the bytes: no count is trusted before its
 //! objects are there, and components may not share bytes.
 
@@ -53,7 +53,7 @@ pub enum Target {
     Unknown,
 }
 
-/// What a report shows of a layout.
+/// The facts of a layout in a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LayoutTargets {
     /// The number of objects that the data is striped over: the most of any component.
@@ -135,13 +135,13 @@ impl Layout {
         Some(run.start.max(range.start)..run.end.min(range.end))
     }
 
-    /// What a report shows.
+    /// The facts for a report.
     pub fn targets(&self) -> &LayoutTargets {
         &self.targets
     }
 
-    /// The component that readers use at `offset`, and the range around it in which that is so.
-    /// With several it is the one that is preferred.
+    /// The component that readers use at `offset`, and the range around it in which that is so. Of
+    /// several, it is the preferred one.
     fn at(&self, offset: u64) -> Option<(&Component, Range<u64>)> {
         let here = || self.components.iter().filter(|component| component.range.contains(&offset));
         let found = only(here()).or_else(|| only(here().filter(|component| component.is_preferred)))?;
@@ -153,7 +153,7 @@ impl Layout {
     }
 }
 
-/// The one that there is, if there is exactly one.
+/// The only component, if there is exactly one.
 fn only<'a>(mut some: impl Iterator<Item = &'a Component>) -> Option<&'a Component> {
     let first = some.next()?;
     some.next().is_none().then_some(first)
@@ -273,7 +273,7 @@ impl StripeMap {
                 if stripe_size == 0 || stripe_size % STRIPE_UNIT != 0 {
                     return None;
                 }
-                // Not instantiated: the count is what is planned, and there are no objects.
+                // Not instantiated: the count is only planned, and there are no objects.
                 if count == 0 || objects.is_empty() {
                     ComponentData::Unknown
                 } else {

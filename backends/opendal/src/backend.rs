@@ -1,17 +1,17 @@
-//! Opening stores by URL.
+//! Opening origins by URL.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 
-use crate::config::StoreTarget;
+use crate::config::OriginTarget;
 use crate::error::from_opendal;
 use crate::service::SERVICES;
 use crate::transport::transporter;
 use crate::{OpendalConfig, OpendalOrigin};
 
-/// Opens stores of the services that are enabled by features.
+/// Opens origins of the services that are enabled by features.
 #[derive(Clone, Debug)]
 pub struct OpendalBackend {
     schemes: Vec<&'static str>,
@@ -37,15 +37,15 @@ impl Backend for OpendalBackend {
         &self.schemes
     }
 
-    /// Creates the client without a request to the store. A missing store is detected by the first
-    /// listing or read.
+    /// Creates the client without a request to the origin. A missing origin is detected by the
+    /// first listing or read.
     async fn open(
         &self,
         url: &str,
         options: &OpenOptions,
         context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
-        let target = StoreTarget::new(url, &options.settings, |name| std::env::var(name).ok())?;
+        let target = OriginTarget::new(url, &options.settings, |name| std::env::var(name).ok())?;
         let (name, place) = (target.service.name, target.canonical_place());
         let mut config = OpendalConfig::from_options(options)?;
         config.list = target.list;

@@ -7,7 +7,7 @@ use foreread_tier::{OpenOptions, TierError};
 
 use crate::service::{AuthorityKind, OpendalService, SERVICES};
 
-/// The default of concurrent reads. It is above what the layers' search for the best number uses.
+/// The default of concurrent reads. It is above the numbers that the layers' search uses.
 const PARALLELISM: usize = 256;
 
 /// How an origin is read.
@@ -16,7 +16,7 @@ const PARALLELISM: usize = 256;
 pub struct OpendalConfig {
     /// The maximum of concurrent reads (default: 256).
     pub parallelism: usize,
-    /// For stores that cannot list: a local file with one object path per line.
+    /// For origins that cannot list: a local file with one object path per line.
     pub list: Option<PathBuf>,
 }
 
@@ -43,9 +43,9 @@ impl OpendalConfig {
     }
 }
 
-/// A store, as options of OpenDAL.
+/// An origin, as options of OpenDAL.
 #[derive(Debug)]
-pub(crate) struct StoreTarget {
+pub(crate) struct OriginTarget {
     pub(crate) service: &'static OpendalService,
     /// OpenDAL's options of the service. They include secrets and are never shown.
     pub(crate) options: BTreeMap<String, String>,
@@ -53,8 +53,8 @@ pub(crate) struct StoreTarget {
     pub(crate) list: Option<PathBuf>,
 }
 
-impl StoreTarget {
-    /// The store of `url`, with the settings and the environment.
+impl OriginTarget {
+    /// The origin of `url`, with the settings and the environment.
     pub(crate) fn new(
         url: &str,
         settings: &BTreeMap<String, String>,
@@ -84,7 +84,7 @@ impl StoreTarget {
         Ok(Self { service, options, list })
     }
 
-    /// The canonical name of the store's location.
+    /// The canonical name of the origin's location.
     pub(crate) fn canonical_place(&self) -> String {
         let mut place = self.service.name.to_owned();
         for name in LOCATION_OPTIONS {
@@ -254,8 +254,8 @@ mod tests {
 
     use super::*;
 
-    fn target(url: &str) -> Result<StoreTarget, TierError> {
-        StoreTarget::new(url, &BTreeMap::new(), |_| None)
+    fn target(url: &str) -> Result<OriginTarget, TierError> {
+        OriginTarget::new(url, &BTreeMap::new(), |_| None)
     }
 
     #[test]
@@ -318,10 +318,10 @@ mod tests {
             _ => None,
         };
         let settings = BTreeMap::from([("username".to_owned(), "given".to_owned())]);
-        let target = StoreTarget::new("webdav://host/", &settings, environment).unwrap();
+        let target = OriginTarget::new("webdav://host/", &settings, environment).unwrap();
         assert_eq!((&*target.options["username"], &*target.options["password"]), ("given", "secret"));
         let settings = BTreeMap::from([("usrname".to_owned(), "given".to_owned())]);
-        let error = StoreTarget::new("webdav://host/", &settings, environment).unwrap_err().to_string();
+        let error = OriginTarget::new("webdav://host/", &settings, environment).unwrap_err().to_string();
         assert!(error.contains("usrname") && error.contains("username, password, token, host"), "{error}");
     }
 
@@ -331,7 +331,7 @@ mod tests {
         let environment = |name: &str| {
             if name.ends_with("_HOST") { host.map(str::to_owned) } else { Some("hunter2".to_owned()) }
         };
-        let options = StoreTarget::new(url, &BTreeMap::new(), environment)?.options;
+        let options = OriginTarget::new(url, &BTreeMap::new(), environment)?.options;
         let secrets = ["username", "password", "token", "delegation"];
         Ok(options.into_keys().filter(|name| secrets.contains(&name.as_str())).collect())
     }
@@ -399,7 +399,7 @@ mod tests {
             _ => None,
         };
         let place =
-            |url: &str| StoreTarget::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
+            |url: &str| OriginTarget::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
         assert_eq!(place("webdav://host/a/"), "webdav endpoint=http://host root=a");
         assert_eq!(place("webdav://host/a"), place("webdav://host/a/"));
         assert_ne!(place("webdav://host/a"), place("webdav://other/a"));

@@ -14,7 +14,7 @@ use crate::OpendalConfig;
 use crate::lister::ObjectLister;
 use crate::reader::ObjectReader;
 
-/// A store that is accessed through an OpenDAL operator.
+/// An origin that is accessed through an OpenDAL operator.
 ///
 /// Reads run on the task that polls them. A listing runs on a separate task, which ends when its
 /// stream is dropped. Paths with `..`, absolute paths, and paths that OpenDAL would change are
@@ -32,7 +32,7 @@ pub struct OpendalOrigin {
 
 impl OpendalOrigin {
     /// The origin of the operator's objects. The operator's layers are kept. It should have no
-    /// retry and limit layers. The origin's place is OpenDAL's scheme, name and root. Two stores
+    /// retry and limit layers. The origin's place is OpenDAL's scheme, name and root. Two origins
     /// for which these are equal need catalogs with names.
     pub fn new(operator: Operator, config: OpendalConfig, context: &OpenContext) -> Self {
         let (name, info) = (operator.info().scheme(), operator.info());

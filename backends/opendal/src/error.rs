@@ -11,14 +11,14 @@ use opendal::ErrorKind as Opendal;
 use crate::service::remedy;
 use crate::transport::HttpRefusal;
 
-/// The maximum number of characters of a store's message in an error.
+/// The maximum number of characters of an origin's message in an error.
 const MAX_MESSAGE: usize = 200;
 
 /// The kind of an OpenDAL error.
 fn classify(error: &opendal::Error) -> ErrorKind {
     match error.kind() {
         Opendal::NotFound => ErrorKind::NotFound,
-        // Stores report expiry in the message of a 403 or a 400.
+        // Origins report expiry in the message of a 403 or a 400.
         Opendal::PermissionDenied | Opendal::Unexpected if error.message().contains("xpired") => {
             ErrorKind::Expired
         }
@@ -68,7 +68,7 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
-/// A store's message as part of one line. HTML pages are omitted.
+/// An origin's message as part of one line. HTML pages are omitted.
 fn short_line(message: &str) -> String {
     if message.trim_start().starts_with('<') {
         return String::new();
@@ -100,7 +100,7 @@ mod tests {
         let error = refused(Opendal::PermissionDenied, 401, None);
         assert_eq!(
             error.to_string(),
-            "webdav: a/b: permission denied: the store answered 401 Unauthorized; set \
+            "webdav: a/b: permission denied: the storage answered 401 Unauthorized; set \
              FOREREAD_WEBDAV_USERNAME, FOREREAD_WEBDAV_PASSWORD, FOREREAD_WEBDAV_HOST"
         );
     }

@@ -1,10 +1,10 @@
 //! Repositories of the Hugging Face Hub, by its HTTP interface.
 //!
-//! Files are read from `resolve`, which redirects to the store that has them, and listed by `tree`,
-//! page by page. Decision: OpenDAL's own service for the Hub reads chunks by a transport with
-//! 2.8 MB of code and a second TLS library. Ranges over HTTP need neither. The price is that chunks
-//! which files share are read once per file. Stores behind `resolve` answer with tags of their own,
-//! so files have no versions: name a commit as the revision to be sure of them.
+//! Files are read from `resolve`, which redirects to the server that has them, and listed by
+//! `tree`, page by page. Decision: OpenDAL's own service for the Hub reads chunks by a transport
+//! with 2.8 MB of code and a second TLS library. Ranges over HTTP need neither. The price is that
+//! chunks which files share are read once per file. Servers behind `resolve` answer with tags of
+//! their own, so files have no versions: name a commit as the revision to be sure of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,8 +23,8 @@ use serde::Deserialize;
 /// The Hub, if the setting `endpoint` names no mirror.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// The operator for a repository. What the options lack comes from the variables of the Hub's own
-/// tools: `HF_TOKEN` and `HF_ENDPOINT`.
+/// The operator for a repository. Missing options come from the variables of the Hub's own tools:
+/// `HF_TOKEN` and `HF_ENDPOINT`.
 ///
 /// # Errors
 /// If an option is invalid.
@@ -120,7 +120,7 @@ impl<S: Service> Service for HubService<S> {
 
     async fn stat(&self, context: &OperationContext, path: &str, options: OpStat) -> Result<RpStat> {
         let found = self.files.stat(context, path, options).await?.into_metadata();
-        // Without the tag of the store behind it.
+        // Without the tag of the server behind it.
         let plain = if found.is_dir() {
             MetadataBuilder::dir()
         } else {

@@ -1,23 +1,23 @@
-//! Stores of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS
+//! Services of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS
 //! and COS by default. The Hugging Face Hub, HDFS and SFTP by separate features. Google's and
-//! Azure's stores are in `foreread-s3`.
+//! Azure's buckets are in `foreread-s3`.
 //!
-//! [`OpendalBackend`] opens a store by its URL's scheme. [`OpendalOrigin::new`] takes any
+//! [`OpendalBackend`] opens an origin by its URL's scheme. [`OpendalOrigin::new`] takes any
 //! `opendal::Operator`.
 //!
 //! Decision: reads bypass OpenDAL's retries, timeouts and limits, because the layers around every
 //! origin provide these. Those layers do not cover listings, so listings use OpenDAL's. Nothing is
 //! registered or installed in the process, so a program's own use of OpenDAL is unaffected. TLS is
 //! rustls with ring and the platform's certificates, in a separate client. A read is one request.
-//! It is conditional on the indexed version where the store supports that (`If-Match`,
-//! `If-Unmodified-Since`), and its answer is compared where not. The price: stores that return no
+//! It is conditional on the indexed version where the origin supports that (`If-Match`,
+//! `If-Unmodified-Since`), and its answer is compared where not. The price: origins that return no
 //! version with a read (WebHDFS, HDFS, SFTP) reveal a change only by its length.
 //!
 //! # Settings
 //!
 //! A setting is an OpenDAL option of the service, given in
 //! [`OpenOptions::settings`](foreread_tier::OpenOptions) or as `FOREREAD_<SERVICE>_<OPTION>` in the
-//! environment, for example `FOREREAD_WEBDAV_USERNAME`. The variables of a store's own tools
+//! environment, for example `FOREREAD_WEBDAV_USERNAME`. The variables of a service's own tools
 //! (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) work too.
 //!
 //! | service | URLs | settings |

@@ -1,6 +1,6 @@
 //! Listing: every object below a prefix once, in any order.
 //!
-//! Buckets are listed page by page. Stores with directories are walked, several directories at
+//! Buckets are listed page by page. Origins with directories are walked, several directories at
 //! once. Few WebDAV servers list a whole tree, and a sequential walk takes hours if each directory
 //! takes a round trip. Web servers cannot list, so a file provides the paths.
 //!
@@ -110,7 +110,7 @@ impl ObjectLister {
         let ended = stream::once(async move {
             let error = listing.await.err()?;
             let detail = if error.is_panic() {
-                "OpenDAL cannot parse the store's answer"
+                "OpenDAL cannot parse the storage's answer"
             } else {
                 "the runtime ended"
             };
@@ -148,8 +148,8 @@ impl Listing {
         }
     }
 
-    /// Lists page by page, in the store's order. No store guarantees an order, so listings start at
-    /// the beginning. Otherwise keys could be lost.
+    /// Lists page by page, in the origin's order. No origin guarantees an order, so listings start
+    /// at the beginning. Otherwise keys could be lost.
     async fn flat(&self, wanted: &ListRange, out: &Sender<ListResult>) -> Result<(), Dropped> {
         let options = ListOptions { recursive: true, ..ListOptions::default() };
         let mut lister = match self.operator.lister_options(wanted.prefix(), options).await {
@@ -214,7 +214,7 @@ impl Listing {
         Ok(names.into_iter().collect())
     }
 
-    /// The error of a store without listings.
+    /// The error of an origin without listings.
     fn cannot_list(&self) -> TierError {
         let remedy = "web servers cannot list; name a file with one path per line in \
                       FOREREAD_HTTP_LIST, use `webdav://` if the server supports it, or load a \

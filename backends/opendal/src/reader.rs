@@ -1,7 +1,7 @@
 //! Reading one sample: one request, into memory of exactly its length.
 //!
 //! * The request is conditional on the indexed version (`If-Match` or `If-Unmodified-Since`), where
-//!   the store supports that. The version in the answer is compared too.
+//!   the origin supports that. The version in the answer is compared too.
 //! * The memory has the length from the catalog. A longer answer is abandoned at once, so an object
 //!   that grew to a terabyte costs an error and not the process.
 //! * The price is a copy of every byte, because the HTTP library returns parts of its buffers,
@@ -100,7 +100,7 @@ impl ObjectReader {
         options
     }
 
-    /// Whether the store can compare with an ETag. Weak tags never match, and a WebDAV server that
+    /// Whether the origin can compare with an ETag. Weak tags never match, and a WebDAV server that
     /// lists tags without quotes does not accept them in this form.
     fn is_comparable(&self, tag: &str) -> bool {
         let is_web = matches!(self.name, "http" | "webdav");

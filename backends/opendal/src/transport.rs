@@ -1,7 +1,7 @@
 //! The HTTP client, and the classification of refusals.
 //!
 //! OpenDAL's services detect errors, but not always their kind: a web server's 401 and 429 are both
-//! "unexpected", and `Retry-After` is lost. Statuses with one meaning in every HTTP store are
+//! "unexpected", and `Retry-After` is lost. Statuses with one meaning in every HTTP service are
 //! classified here, before the service. Statuses whose meaning differs (403, 404, 409, 412) are
 //! left to the service.
 //!
@@ -25,17 +25,18 @@ use rustls_platform_verifier::BuilderVerifierExt;
 /// The timeout for connecting. The layers' deadlines cover the rest.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A refusal whose status means the same in every HTTP store. It is the source of OpenDAL's error.
+/// A refusal whose status means the same in every HTTP service. It is the source of OpenDAL's
+/// error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpRefusal {
     pub(crate) status: StatusCode,
-    /// The wait that the store requests.
+    /// The wait that the origin requests.
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl fmt::Display for HttpRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store answered {}", self.status)?;
+        write!(f, "the storage answered {}", self.status)?;
         if self.status.is_redirection() { f.write_str(", a redirect, which is not followed") } else { Ok(()) }
     }
 }
@@ -96,7 +97,7 @@ impl HttpTransport for ClassifyingTransport {
     }
 }
 
-/// The kind of a status with one meaning in every store, and whether it is temporary.
+/// The kind of a status with one meaning in every HTTP service, and whether it is temporary.
 fn refusal(status: StatusCode) -> Option<(ErrorKind, bool)> {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_peer::meet::{Launched, LauncherEnv, RendezvousSteps, RunEnd, Settings, given_token};
+use foreread_peer::meet::{Launched, LauncherEnv, RendezvousSettings, RendezvousSteps, RunEnd, given_token};
 use foreread_tier::{HeapBuffers, OpenContext};
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,11 +21,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     let (rank, launcher, place) = (launched.rank, launched.launcher, launched.meet()?.to_string());
-    let settings = Settings {
+    let settings = RendezvousSettings {
         token: given_token(&surroundings)?,
         deadline: Duration::from_secs(20),
         progress: Box::new(|waiting| eprintln!("{waiting}")),
-        ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        ..RendezvousSettings::new(launched, env!("CARGO_PKG_VERSION"))
     };
     let mut joining = RendezvousSteps::join(settings).await?;
     let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));

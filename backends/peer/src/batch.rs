@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_connection::WireError;
-use foreread_connection::frame::SampleRequest;
+use foreread_connection::frame::RequestedSample;
 use foreread_tier::{ErrorKind, Lifetime, ReadRequest, TierError};
 use foreread_types::Rank;
 use tokio::sync::oneshot;
@@ -86,8 +86,8 @@ impl RequestBatch {
     }
 
     /// The samples as they are encoded on the wire.
-    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = SampleRequest> {
-        let sample_request = |request: &ReadRequest| SampleRequest {
+    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = RequestedSample> {
+        let sample_request = |request: &ReadRequest| RequestedSample {
             key: request.key,
             due: request.due,
             length: request.len(),

@@ -60,5 +60,5 @@ pub use foreread_connection::{
 pub use counters::{PeerCounters, PeerCounts};
 pub use peer_client::{PeerClient, PeerClientFactory};
 pub use server::PeerServer;
-pub use serving::shared::Settings;
+pub use serving::shared::ServerLimits;
 pub use store_peer::StorePeer;

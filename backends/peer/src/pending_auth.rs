@@ -1,7 +1,7 @@
 //! Connections that have not authenticated yet.
 //!
-//! Their number is bounded. A new connection evicts another one when the limit is reached: first
-//! one that has not named this job, otherwise the oldest. A rank names the job at once and
+//! Their number is bounded. A new connection evicts another one when the limit is reached: first a
+//! connection that has not named this job, otherwise the oldest. A rank names the job at once and
 //! completes its handshake in two round trips. Ten thousand silent connections therefore evict each
 //! other. Refusing new connections instead would let the first attackers lock all ranks out for the
 //! duration of the handshake timeout.

@@ -25,7 +25,7 @@ use crate::counters::PeerCounters;
 use crate::lock::lock;
 use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
 use crate::serving::driver::PeerConnection;
-use crate::serving::shared::{ServingShared, Settings};
+use crate::serving::shared::{ServerLimits, ServingShared};
 
 /// Unauthenticated connections of one listener at a time.
 const MAX_PENDING_AUTH: usize = 64;
@@ -77,7 +77,7 @@ impl PeerServer {
         runtime: &Handle,
         identity: Identity,
         listeners: Vec<Box<dyn TransportListener>>,
-        settings: Settings,
+        settings: ServerLimits,
         counters: Arc<PeerCounters>,
     ) -> Self {
         let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);

@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Identity, Nonce, PeerClientFactory, PeerServer, RunId, Settings, Token};
+use foreread_peer::{Address, Identity, Nonce, PeerClientFactory, PeerServer, RunId, ServerLimits, Token};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{HeapBuffers, OpenContext};
 use foreread_tier_testing::ReadAll;
@@ -30,7 +30,7 @@ async fn idle_connection_takes_a_few_kilobytes() {
         &Handle::current(),
         identity(0),
         vec![listener],
-        Settings::default(),
+        ServerLimits::default(),
         Arc::default(),
     );
     let run = RunId::new(Nonce::default(), &[]);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::{
-    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
-    Token, Transport, handshake,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, ServerLimits,
+    SystemTransport, Token, Transport, handshake,
 };
 use foreread_tier::{ArenaBuffers, OpenContext, PeerService};
 use foreread_tier_testing::{KnownSample, NEVER, ReadAll, until};
@@ -39,7 +39,7 @@ impl Rig {
         let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
         let runtime = Handle::current();
         let server =
-            PeerServer::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
+            PeerServer::start(&runtime, identity(0), vec![listener], ServerLimits::default(), Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
         server.serve(Arc::downgrade(&source));

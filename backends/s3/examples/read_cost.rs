@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let key = SampleKey::new(Default::default(), SampleId(id));
             origin.read(Arc::new(ReadRequest::new(key, object.clone(), Span::Whole, Tick(0))))
         });
-        // As many as the bare loop has, which is what the engine starts.
+        // As many as the bare loop has. The engine starts as many.
         let reads = stream::iter(batch).buffer_unordered(PARALLELISM);
         let ours: usize = runtime.block_on(
             reads

@@ -16,7 +16,7 @@ use crate::error::{BucketContext, invalid};
 use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
 use crate::pages::S3Pages;
 use crate::reader::ObjectReader;
-use crate::transport::{CredentialClient, SharedClient, StoreConnector, options};
+use crate::transport::{CredentialClient, OriginConnector, SharedClient, options};
 
 /// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`). With the features `gcs` and `azure`
 /// it also opens `gs://` and `az://`.
@@ -32,7 +32,7 @@ impl S3Backend {
         Self { environment: None }
     }
 
-    /// Uses these variables instead of the process's. Google's and Azure's stores ignore them.
+    /// Uses these variables instead of the process's. Google's and Azure's buckets ignore them.
     #[must_use]
     pub fn with_environment(self, environment: Environment) -> Self {
         Self { environment: Some(environment) }
@@ -60,7 +60,7 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Resolves the settings and fetches the first credentials. No request is sent to the store. A
+    /// Resolves the settings and fetches the first credentials. No request is sent to the origin. A
     /// source of credentials that is busy or unreachable is retried, for two minutes at most.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl PreparedBucket {
         let place = config.address();
         let failed =
             |why: String| invalid(&place, format!("no connection can be made: {why}; see AWS_CA_BUNDLE"));
-        let judges = StoreConnector { plain: config.plain, bundle: config.ca_bundle.clone() };
+        let judges = OriginConnector { plain: config.plain, bundle: config.ca_bundle.clone() };
         let client = judges.client().map_err(failed)?;
         let client_of_credentials =
             (!config.skip_signature).then(|| CredentialClient::new(config.ca_bundle.clone()));

@@ -8,8 +8,8 @@ use crate::Environment;
 use crate::error::invalid;
 use crate::profile::Profiles;
 
-/// The default number of parallel reads. A request to a store in the same region takes about 20 ms
-/// and moves 50 to 100 MB/s. So this number fills 10 Gbit/s with samples of 500 KB.
+/// The default number of parallel reads. A request to an origin in the same region takes about 20
+/// ms and moves 50 to 100 MB/s. So this number fills 10 Gbit/s with samples of 500 KB.
 pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
 /// The names in [`OpenOptions::settings`], the equivalent variables, and the name in a profile.
@@ -64,7 +64,7 @@ impl BucketPrefix {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains(['@', ':']) {
             // The text before the `@` may be a secret.
-            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and \
+            let why = "write `s3://bucket/prefix`; the address of the storage goes into AWS_ENDPOINT_URL and \
                        credentials into the environment or a profile";
             return Err(invalid("the URL", why));
         }
@@ -179,7 +179,7 @@ impl S3Config {
         })
     }
 
-    /// The address of the store.
+    /// The address of the origin.
     pub(crate) fn address(&self) -> String {
         match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -201,7 +201,7 @@ impl S3Config {
 
     /// The canonical name of the bucket and prefix, the same for every route to them. Amazon's own
     /// endpoints (public ones, of a VPC, dual-stack, FIPS, accelerated) all lead to one set of
-    /// buckets per partition. Any other endpoint is a separate store.
+    /// buckets per partition. Any other endpoint is a separate origin.
     pub(crate) fn canonical_place(&self) -> String {
         let address = self.address();
         let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
@@ -212,11 +212,11 @@ impl S3Config {
         let has_port = authority
             .rsplit_once(':')
             .is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-        let store = match partition(&authority, &self.region).filter(|_| path.is_empty()) {
+        let service = match partition(&authority, &self.region).filter(|_| path.is_empty()) {
             Some(partition) => partition.to_owned(),
             None => format!("{scheme}://{authority}{}{path}", if has_port { "" } else { default }),
         };
-        format!("s3 {store} {}/{}", self.bucket, self.prefix)
+        format!("s3 {service} {}/{}", self.bucket, self.prefix)
     }
 
     pub(crate) fn location(&self) -> BucketPrefix {
@@ -265,7 +265,7 @@ fn endpoint(text: &str) -> Result<String, TierError> {
     if fits && format!("{text}/").parse::<http::Uri>().is_ok() {
         return Ok(text.to_owned());
     }
-    let why = "it is not a store's address; expected AWS_ENDPOINT_URL like `https://store.example.org:9000`";
+    let why = "not an address of storage; expected AWS_ENDPOINT_URL like `https://store.example.org:9000`";
     Err(invalid(shown, why))
 }
 

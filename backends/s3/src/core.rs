@@ -28,7 +28,7 @@ use crate::reader::ObjectReader;
 pub struct ObjectStoreOrigin {
     profile: TierProfile,
     reader: Arc<ObjectReader>,
-    /// `None` for a store that lists without pages.
+    /// `None` for an origin that lists without pages.
     listing: Option<BucketListing>,
     /// Limits the number of parallel reads.
     places: Arc<Semaphore>,
@@ -45,15 +45,15 @@ impl fmt::Debug for ObjectStoreOrigin {
 
 impl ObjectStoreOrigin {
     /// The origin of all objects of `store`, which may be any implementation of [`ObjectStore`].
-    /// The store brings its credentials, timeouts and retries. For a part of a store, wrap it in a
+    /// `store` has its own credentials, timeouts and retries. For a part of it, wrap it in a
     /// [`PrefixStore`](object_store::prefix::PrefixStore).
     ///
-    /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages. Two stores
+    /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages. Two origins
     /// must not have the same.
     ///
-    /// Objects are listed in the store's order, so an interrupted listing restarts. A change is
+    /// Objects are listed in the origin's order, so an interrupted listing restarts. A change is
     /// detected by the ETag, and by the size alone for an object that was listed without an ETag.
-    /// Failures without a specific kind in `object_store` are permanent, because the store has
+    /// Failures without a specific kind in `object_store` are permanent, because `store` has
     /// retried them.
     pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &OpenContext) -> Self {
         let place = place.into();

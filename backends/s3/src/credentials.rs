@@ -1,9 +1,9 @@
 //! Cached credentials, renewed before they expire.
 //!
 //! One background task renews them some minutes before they expire. Requests use the old ones
-//! meanwhile. They wait only if none are valid. A store may report credentials as expired early: a
-//! clock is wrong, they were revoked, a file was rewritten. Then one fetch serves all requests that
-//! were refused with them. Each request remembers the generation that it used.
+//! meanwhile. They wait only if none are valid. An origin may report credentials as expired early:
+//! a clock is wrong, they were revoked, a file was rewritten. Then one fetch serves all requests
+//! that were refused with them. Each request remembers the generation that it used.
 //!
 //! A source that is busy or unreachable is a transient failure. Its error has the wait until the
 //! next attempt, so that callers retry when there is one. Reads retry by the layers' policy,
@@ -160,8 +160,8 @@ impl Credentials {
         self.0.lock().generation
     }
 
-    /// Returns valid credentials. Fetches if there are none. A background task renews those that
-    /// expire soon.
+    /// Returns valid credentials. Fetches if there are none. A background task renews credentials
+    /// that expire soon.
     ///
     /// # Cancel safety
     /// If the future is dropped, the next caller fetches.
@@ -216,7 +216,7 @@ impl Credentials {
         retry(|| self.get(), wait).await
     }
 
-    /// Fetches after a store has reported the credentials of `generation` as expired, unless
+    /// Fetches after an origin has reported the credentials of `generation` as expired, unless
     /// another caller has fetched. Returns whether there are new ones.
     ///
     /// # Cancel safety

@@ -1,4 +1,4 @@
-//! The environment variables that configure access to a store.
+//! The environment variables that configure access to an origin.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! The kind of each error of a store.
+//! The kind of each error of an origin.
 //!
 //! This module only classifies errors. The layers decide on retries. Every message names the
-//! bucket, the object, if there is one, and the remedy. Messages repeat no text of a store beyond
+//! bucket, the object, if there is one, and the remedy. Messages repeat no text of an origin beyond
 //! its error code (see `transport.rs`).
 
 use std::error::Error;
@@ -14,7 +14,7 @@ use crate::transport::{ConnectError, ResponseError, root};
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreOperation {
+pub(crate) enum OriginOperation {
     Read,
     List,
 }
@@ -26,9 +26,9 @@ pub(crate) struct BucketContext {
     pub(crate) tier: &'static str,
     /// `s3://bucket`.
     pub(crate) bucket: String,
-    /// The address of the store, if it is not the default one.
+    /// The address of the origin, if it is not the default one.
     pub(crate) endpoint: Option<String>,
-    /// The region that requests are signed for, if the store has regions.
+    /// The region that requests are signed for, if the origin has regions.
     pub(crate) region: Option<String>,
     /// Whether requests are signed.
     pub(crate) signed: bool,
@@ -51,7 +51,7 @@ impl BucketContext {
     /// The error of a client.
     pub(crate) fn of_client(
         &self,
-        action: StoreOperation,
+        action: OriginOperation,
         object: Option<&str>,
         error: &object_store::Error,
     ) -> TierError {
@@ -124,7 +124,7 @@ impl BucketContext {
     pub(crate) fn of_transport(&self, object: Option<&str>, error: &HttpError) -> TierError {
         let why = root(error).replace('\n', " ");
         let severed = ConnectError::of(error);
-        let at = self.endpoint.as_deref().unwrap_or("the store");
+        let at = self.endpoint.as_deref().unwrap_or("the storage");
         let check = if self.tier == "s3" { "check AWS_ENDPOINT_URL" } else { "check the endpoint" };
         let why = match (&self.proxy, severed) {
             (Some(proxy), _) => {
@@ -149,7 +149,7 @@ impl BucketContext {
     /// The error of a response.
     pub(crate) fn of_refusal(
         &self,
-        action: StoreOperation,
+        action: OriginOperation,
         object: Option<&str>,
         refused: &ResponseError,
     ) -> TierError {
@@ -165,7 +165,7 @@ impl BucketContext {
     /// The kind, and an explanation if the code alone is not enough. The code of the body has
     /// priority. Any response may have the header with the bucket's region, and one status has
     /// several codes.
-    fn classify(&self, action: StoreOperation, refused: &ResponseError) -> (ErrorKind, Option<String>) {
+    fn classify(&self, action: OriginOperation, refused: &ResponseError) -> (ErrorKind, Option<String>) {
         let code = refused.code.as_deref().unwrap_or_default();
         match code {
             "NoSuchBucket" | "ContainerNotFound" => {
@@ -266,7 +266,7 @@ impl BucketContext {
         (ErrorKind::Changed, Some("the object was replaced since; index it again".into()))
     }
 
-    fn denied(&self, action: StoreOperation, refused: &ResponseError) -> String {
+    fn denied(&self, action: OriginOperation, refused: &ResponseError) -> String {
         if !self.signed {
             return format!("{refused}: it is not public; unset AWS_SKIP_SIGNATURE and give credentials");
         }
@@ -275,10 +275,10 @@ impl BucketContext {
                 "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data \
                  Reader"
             }
-            ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
-            ("gcs", StoreOperation::Read) => "storage.objects.get",
-            (_, StoreOperation::List) => "s3:ListBucket on the bucket",
-            (_, StoreOperation::Read) => "s3:GetObject (also for a missing object without s3:ListBucket)",
+            ("gcs", OriginOperation::List) => "storage.objects.list on the bucket",
+            ("gcs", OriginOperation::Read) => "storage.objects.get",
+            (_, OriginOperation::List) => "s3:ListBucket on the bucket",
+            (_, OriginOperation::Read) => "s3:GetObject (also for a missing object without s3:ListBucket)",
         };
         match self.tier {
             "azure" => format!("{refused}: it takes {needs}"),
@@ -320,7 +320,7 @@ fn has_refusal(error: &HttpError) -> bool {
     false
 }
 
-/// The error of an invalid setting, before the store is known.
+/// The error of an invalid setting, before the origin is known.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
     TierError::invalid("s3", object, why)
 }
@@ -384,7 +384,7 @@ mod tests {
             (400, "InvalidArgument", Invalid, "InvalidArgument"),
             (501, "NotImplemented", Unsupported, "NotImplemented"),
         ] {
-            let error = place().of_refusal(StoreOperation::Read, Some("a/b.jpg"), &refused(status, code));
+            let error = place().of_refusal(OriginOperation::Read, Some("a/b.jpg"), &refused(status, code));
             let text = error.to_string();
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.starts_with("s3: a/b.jpg: ") && text.contains("s3://train"), "{text}");
@@ -397,11 +397,11 @@ mod tests {
         for (tier, expected) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
             let place = BucketContext { tier, bucket: "x://train".into(), endpoint: None, ..place() };
             let text = place
-                .of_refusal(StoreOperation::List, None, &refused(403, "AuthorizationFailure"))
+                .of_refusal(OriginOperation::List, None, &refused(403, "AuthorizationFailure"))
                 .to_string();
             assert!(text.contains(expected) && text.contains("x://train") && !text.contains("s3:"), "{text}");
             let text =
-                place.of_refusal(StoreOperation::List, None, &refused(404, "ContainerNotFound")).to_string();
+                place.of_refusal(OriginOperation::List, None, &refused(404, "ContainerNotFound")).to_string();
             assert!(text.contains("no such bucket") && !text.contains("AWS"), "{text}");
         }
     }
@@ -412,7 +412,7 @@ mod tests {
     fn expired_token_with_region_header_is_expired() {
         let located = |status, code: &str, region: &str| {
             let refused = ResponseError { region: Some(region.into()), ..refused(status, code) };
-            place().of_refusal(StoreOperation::Read, Some("a"), &refused)
+            place().of_refusal(OriginOperation::Read, Some("a"), &refused)
         };
         let expired = located(400, "ExpiredToken", "us-east-1");
         assert_eq!(expired.kind(), ErrorKind::Expired, "{expired}");
@@ -441,7 +441,7 @@ mod tests {
         let wait = Duration::from_secs(5);
         let known = TierError::new(ErrorKind::Transient, "s3").with_detail("busy").with_retry_after(wait);
         let error = object_store::Error::Generic { store: "S3", source: Box::new(known) };
-        let error = place().of_client(StoreOperation::Read, Some("a"), &error);
+        let error = place().of_client(OriginOperation::Read, Some("a"), &error);
         assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Transient, Some(wait)));
         assert_eq!(error.to_string(), "s3: a: transient failure: in s3://train: busy");
     }
@@ -449,18 +449,19 @@ mod tests {
     #[test]
     fn errors_of_listings_regions_and_waits_are_specific() {
         let denied =
-            place().of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
+            place().of_refusal(OriginOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.starts_with("s3: s3://train: ") && denied.contains("s3:ListBucket"), "{denied}");
         assert!(denied.contains("AWS_REQUEST_PAYER=requester"), "{denied}");
         let public = BucketContext { signed: false, ..place() };
-        let denied = public.of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
+        let denied =
+            public.of_refusal(OriginOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.contains("AWS_SKIP_SIGNATURE"), "{denied}");
         let elsewhere =
             ResponseError { region: Some("eu-west-1".into()), ..refused(301, "PermanentRedirect") };
-        let error = place().of_refusal(StoreOperation::List, None, &elsewhere);
+        let error = place().of_refusal(OriginOperation::List, None, &elsewhere);
         assert!(error.to_string().contains("AWS_REGION=eu-west-1"), "{error}");
         let later = ResponseError { retry_after: Some(Duration::from_secs(3)), ..refused(503, "SlowDown") };
-        let error = place().of_refusal(StoreOperation::Read, Some("x"), &later);
+        let error = place().of_refusal(OriginOperation::Read, Some("x"), &later);
         assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Throttled, Some(Duration::from_secs(3))));
     }
 }

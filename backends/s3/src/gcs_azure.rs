@@ -1,7 +1,7 @@
-//! Google's and Azure's stores.
+//! Buckets of Google and Azure as origins.
 //!
 //! Their clients, credentials and settings are `object_store`'s. Responses pass through the same
-//! [`StoreConnector`], so that errors are classified as S3's are.
+//! [`OriginConnector`], so that errors are classified as S3's are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use object_store::{ObjectStore, RetryConfig};
 
 use crate::config::BucketPrefix;
 use crate::core::ObjectStoreOrigin;
-use crate::error::{BucketContext, StoreOperation, invalid};
+use crate::error::{BucketContext, OriginOperation, invalid};
 use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
 use crate::pages::{ListPage, ListedKey, PageRequest, PageSource};
 use crate::reader::ObjectReader;
-use crate::transport::{StoreConnector, root};
+use crate::transport::{OriginConnector, root};
 
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
@@ -34,7 +34,7 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &OpenContext) -> O
     }
 }
 
-/// The useful settings among those that the clients support. The other ones are set by this crate.
+/// The useful settings of all that the clients support. The other ones are set by this crate.
 #[cfg(feature = "gcs")]
 const GOOGLE: [&str; 6] = [
     "service_account",
@@ -77,7 +77,7 @@ fn google(url: &str, options: &OpenOptions, context: &OpenContext) -> Opened {
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(&location.bucket)
         .with_retry(no_retries())
-        .with_http_connector(StoreConnector::default());
+        .with_http_connector(OriginConnector::default());
     for (name, value) in &options.settings {
         let key = GoogleConfigKey::from_str(name).map_err(|_| unknown(name, &GOOGLE))?;
         builder = builder.with_config(key, value);
@@ -101,7 +101,7 @@ fn azure(url: &str, options: &OpenOptions, context: &OpenContext) -> Opened {
     let mut builder = builder
         .with_container_name(&location.bucket)
         .with_retry(no_retries())
-        .with_http_connector(StoreConnector::default());
+        .with_http_connector(OriginConnector::default());
     for (name, value) in &options.settings {
         let key = AzureConfigKey::from_str(name).map_err(|_| unknown(name, &AZURE))?;
         builder = builder.with_config(key, value);
@@ -194,7 +194,7 @@ impl<S: PaginatedListStore> PageSource for ClientPages<S> {
         };
         let prefix = (!page_request.prefix.is_empty()).then_some(page_request.prefix);
         let page = self.store.list_paginated(prefix, options).await;
-        let page = page.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+        let page = page.map_err(|error| self.place.of_client(OriginOperation::List, None, &error))?;
         let mut entries: Vec<ListedKey> = page.result.objects.into_iter().map(ListedKey::from).collect();
         name_holders(
             if page_request.token.is_some() || begins { page_request.after } else { "" },
@@ -221,7 +221,7 @@ mod tests {
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
         name_holders("a-z", &mut entries);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-        // An object that is out of order and not a directory marker stays. It shows that the store
+        // An object that is out of order and not a directory marker stays. It shows that the origin
         // has another order.
         assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
         let mut empty = [entry("a", 0), entry("b", 0)];

@@ -1,10 +1,10 @@
-//! Object stores as origins: S3 and compatible stores. The features `gcs` and `azure` add Google's
-//! and Azure's.
+//! Object stores as origins: S3 and compatible services. The features `gcs` and `azure` add
+//! Google's and Azure's.
 //!
 //! [`S3Backend`] opens `s3://bucket/prefix`. A sample is one GET, of the version that was indexed
 //! (`If-Match`), without a HEAD or another request before it. A part of an object is one GET with a
 //! range. `object_store` makes the requests. It retries none of them. This crate retries in one
-//! case: if the store reports that the credentials have expired, they are fetched again and the
+//! case: if the origin reports that the credentials have expired, they are fetched again and the
 //! request is repeated once. All other retries belong to the layers, which see the error kinds that
 //! this crate sets.
 //!

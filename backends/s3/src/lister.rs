@@ -1,6 +1,6 @@
 //! Lists the keys of a bucket in parallel.
 //!
-//! A store lists keys in order, 1,000 per page, and each page holds the token of the next. A
+//! An origin lists keys in order, 1,000 per page, and each page holds the token of the next. A
 //! million keys are 1,000 round trips in a row. But a listing may begin at any key. So the keys are
 //! listed in parallel ranges. A range that is longer than a page is split at names that the page
 //! suggests. For example, all names of a page begin with `train/n0144`. The next may begin with
@@ -13,13 +13,13 @@
 //! last of them. So objects of a later range wait for the ranges before it. The price is that
 //! objects come in bursts. The number of waiting objects is bounded (see `ordered.rs`).
 //!
-//! This is correct only if the store lists in byte order. Most do. Some gateways to file systems
-//! walk directories, and some stores have no order at all. So the order is checked. The check is
+//! This is correct only if the origin lists in byte order. Most do. Some gateways to file systems
+//! walk directories, and some origins have no order at all. So the order is checked. The check is
 //! complete if a listing that starts after an *existing* key continues as with a continuation token
 //! (`ordered.rs` has the argument). The first 24 pages come one by one and are held. So a listing
-//! of up to 24,000 keys costs only its pages, whatever the order. A store that violates the order
+//! of up to 24,000 keys costs only its pages, whatever the order. An origin that violates the order
 //! is listed by continuation token alone (`unordered.rs`), held in memory and sorted. The price for
-//! other stores is 24 round trips before ranges are split.
+//! other origins is 24 round trips before ranges are split.
 //!
 //! Failed pages are retried here, because the retry layer does not see listings.
 
@@ -98,8 +98,8 @@ impl BucketListing {
         .boxed()
     }
 
-    /// The names of the directories directly below the location. A store that ignores the delimiter
-    /// returns all keys, which have the same names.
+    /// The names of the directories directly below the location. An origin that ignores the
+    /// delimiter returns all keys, which have the same names.
     pub(crate) async fn directories(&self) -> Result<Vec<String>, TierError> {
         let base = self.location.base();
         let (mut names, mut token) = (BTreeSet::new(), None);
@@ -148,16 +148,16 @@ impl BucketListing {
             Some(entry) => {
                 Ok(Object { path: Arc::clone(path), size: entry.size, version: version(entry.tag) })
             }
-            None if unsure => Err(error(ErrorKind::Unordered, "the store does not list in byte order")),
+            None if unsure => Err(error(ErrorKind::Unordered, "the storage does not list in byte order")),
             None => Err(error(ErrorKind::NotFound, "there is no such object")),
         }
     }
 
-    /// The error of a store whose listing does not end.
+    /// The error of an origin whose listing does not end.
     pub(crate) fn endless(&self, what: &str) -> TierError {
         let at = self.place.endpoint.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
         let why = format!(
-            "the store{at} returns pages endlessly: {what}; name the objects, or list a smaller prefix"
+            "the storage{at} returns pages endlessly: {what}; name the objects, or list a smaller prefix"
         );
         self.place.error(ErrorKind::Other, None, why)
     }
@@ -187,7 +187,7 @@ impl BucketListing {
         retry(attempt, |failures, error| self.wait(failures, name, error.retry_after())).await
     }
 
-    /// The wait that the store requested, with jitter.
+    /// The wait that the origin requested, with jitter.
     fn wait(&self, failures: u32, name: &str, requested: Option<Duration>) -> Duration {
         let drawn =
             name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));

@@ -6,21 +6,21 @@
 //! find that there is none.
 //!
 //! Why this is enough: within a range pages follow each other by tokens. So its keys follow each
-//! other in the store's order, whatever it is. A later range begins at a key that exists, found by
+//! other in the origin's order, whatever it is. A later range begins at a key that exists, found by
 //! a request for one key beyond `B`, and continues after that key. So if the ranges meet, all keys
-//! together are one run of the store's order, from its beginning to its end. So none is missing.
+//! together are one run of the origin's order, from its beginning to its end. So none is missing.
 //! And they ascend, so none comes twice. The one assumption is that a listing after an existing key
 //! continues as a token does. Objects of a range are handed out only when it has met the one before
 //! it.
 //!
-//! A store that changes during the listing can look like a store without order. That costs only
+//! An origin that changes during the listing can look like an origin without order. That costs only
 //! time.
 //!
 //! The range nearest to the next object to hand out is always requested first. So objects are
 //! handed out soon after they come. More ranges are split off than are requested at once, so that
 //! there are always near ones. Many objects may wait all the same, if the nearest range is large or
-//! its store is slow. Then only that range is requested further. The price is that such a part of
-//! the listing goes page by page.
+//! its requests are slow. Then only that range is requested further. The price is that such a part
+//! of the listing goes page by page.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::unordered::UnorderedListing;
 /// of order, no request was wasted. At 40 ms per page the price is a second.
 pub(crate) const FIRST_PAGES: usize = 24;
 
-/// The number of consecutive empty pages with a token at which a listing counts as endless. Stores
+/// The number of consecutive empty pages with a token at which a listing counts as endless. Origins
 /// list a few where many objects have been removed.
 pub(crate) const EMPTY_PAGES: u32 = 1_000;
 
@@ -90,9 +90,9 @@ impl KeyRange {
 /// Why a listing cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WalkError {
-    /// The store lists in another order.
+    /// The origin lists in another order.
     Order,
-    /// The store's tokens do not end.
+    /// The origin's tokens do not end.
     Endless,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct OrderedListing {
     pages: usize,
     /// Ranges split off so far. Each costs up to two requests. There is at most one per four pages.
     cuts: usize,
-    /// The listing of a store without order, once that is detected.
+    /// The listing of an origin without order, once that is detected.
     sequence: Option<UnorderedListing>,
 }
 
@@ -184,7 +184,7 @@ impl OrderedListing {
             self.start();
             let broken = match self.running.next().await? {
                 (range, Ok(page)) => self.take(range, page).err(),
-                // Some stores refuse to start after a key, for instance those without order.
+                // Some origins refuse to start after a key, for instance those without order.
                 (range, Err(error))
                     if error.kind() == ErrorKind::Unsupported
                         && range.token.is_none()
@@ -241,7 +241,7 @@ impl OrderedListing {
         let probe = std::mem::take(&mut range.probe);
         let anywhere = self.listing.pages.begins_anywhere();
         self.pages += usize::from(!probe);
-        // Some stores include the start key itself.
+        // Some origins include the start key itself.
         if range.token.is_none() && page.entries.first().is_some_and(|first| first.key == range.after) {
             page.entries.remove(0);
         }
@@ -333,7 +333,7 @@ impl OrderedListing {
 
     /// Drops the found objects and restarts the listing in one sequence. It continues without a
     /// restart if there is one range, which began at the beginning, and none of its objects was
-    /// handed out. The page is the one that is out of order.
+    /// handed out. The given page is out of order.
     fn fall_back(&mut self, at: Option<(KeyRange, ListPage)>) {
         let kept =
             (self.cuts == 0 && self.pages <= FIRST_PAGES && self.after.is_empty()).then_some(at).flatten();
@@ -348,8 +348,8 @@ impl OrderedListing {
     }
 
     fn unordered(&self) -> TierError {
-        let why = "the store does not list keys in the order of their bytes, or they changed meanwhile; the \
-                   listing starts again, in one sequence, and is held in memory; an interrupted one \
+        let why = "the storage does not list keys in the order of their bytes, or they changed meanwhile; \
+                   the listing starts again, in one sequence, and is held in memory; an interrupted one \
                    cannot resume";
         self.listing.place.error(ErrorKind::Unordered, None, why)
     }

@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use crate::config::check_path;
 use crate::credentials::Credentials;
-use crate::error::{BucketContext, StoreOperation};
+use crate::error::{BucketContext, OriginOperation};
 
 /// The characters that are escaped in a query. Signatures use the same set.
 pub(crate) const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -90,7 +90,7 @@ pub(crate) struct PageRequest<'a> {
     pub(crate) after: &'a str,
     /// The continuation token of the page before.
     pub(crate) token: Option<&'a str>,
-    /// The maximum number of keys in the page. `None` means the store's limit.
+    /// The maximum number of keys in the page. `None` means the origin's limit.
     pub(crate) limit: Option<usize>,
     /// Whether keys with a further `/` are returned as the directory before it.
     pub(crate) directories: bool,
@@ -106,7 +106,7 @@ impl<'a> PageRequest<'a> {
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListPage {
-    /// The keys in the store's order, which should be byte order.
+    /// The keys in the origin's order, which should be byte order.
     pub(crate) entries: Vec<ListedKey>,
     /// The directories, each with the `/` at its end.
     pub(crate) directories: Vec<String>,
@@ -182,11 +182,11 @@ impl S3Pages {
             AwsAuthorizer::new(&credential, "s3", &self.region)
                 .with_request_payer(self.request_payer)
                 .try_authorize(&mut request, None)
-                .map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+                .map_err(|error| self.place.of_client(OriginOperation::List, None, &error))?;
         }
         let failed = |error| {
             let error = object_store::Error::Generic { store: "S3", source: Box::new(error) };
-            self.place.of_client(StoreOperation::List, None, &error)
+            self.place.of_client(OriginOperation::List, None, &error)
         };
         let response = self.client.execute(request).await.map_err(failed)?;
         let (mut document, mut chunks) = (Vec::new(), response.into_body().bytes_stream());
@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
     use crate::credentials::{CredentialSource, LoadedCredential};
-    use crate::transport::StoreConnector;
+    use crate::transport::OriginConnector;
 
     #[test]
     fn valid_page_is_parsed_and_invalid_one_refused() {
@@ -341,7 +341,7 @@ mod tests {
             }
         });
         let pages = S3Pages {
-            client: StoreConnector { plain: true, bundle: None }.client().unwrap(),
+            client: OriginConnector { plain: true, bundle: None }.client().unwrap(),
             address: format!("{endpoint}/train"),
             region: "us-east-1".into(),
             request_payer: false,
@@ -361,7 +361,7 @@ mod tests {
         store.allow("AKIDOLD");
         let credentials = Credentials::new(Once::default(), tokio::runtime::Handle::current());
         let pages = S3Pages {
-            client: StoreConnector { plain: true, bundle: None }.client().unwrap(),
+            client: OriginConnector { plain: true, bundle: None }.client().unwrap(),
             address: format!("{}/train", store.endpoint()),
             region: "us-east-1".into(),
             request_payer: false,

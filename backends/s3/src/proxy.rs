@@ -1,4 +1,4 @@
-//! The proxy of a request, for messages. An error that names only the store misleads while the
+//! The proxy of a request, for messages. An error that names only the origin misleads while the
 //! proxy is down.
 //!
 //! The client takes its proxy from the process's environment. The same rules are applied here.

@@ -2,7 +2,7 @@
 //!
 //! The body is written into a buffer of exactly the sample's length. The buffer is allocated after
 //! the response's length is known. So a wrong catalog causes an error and not the allocation. The
-//! indexed version is sent as `If-Match`. The ETag of the response is checked too, for stores that
+//! indexed version is sent as `If-Match`. The ETag of the response is checked too, for origins that
 //! ignore `If-Match`.
 //!
 //! A response of another length means that the object has changed. If its ETag is unchanged, the
@@ -19,7 +19,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt}
 
 use crate::config::{BucketPrefix, check_path};
 use crate::credentials::Credentials;
-use crate::error::{BucketContext, StoreOperation};
+use crate::error::{BucketContext, OriginOperation};
 use crate::lister::{ObjectStream, is_directory_name};
 use crate::pages::ListedKey;
 
@@ -44,7 +44,7 @@ impl ObjectReader {
         self.place.renewed(self.credentials.as_deref(), Some(&request.object.path), attempt).await
     }
 
-    /// Lists the objects below a directory, in the store's order.
+    /// Lists the objects below a directory, in the origin's order.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let (directory, below) = match self.parse(prefix) {
@@ -56,7 +56,7 @@ impl ObjectReader {
         let found = self.store.list(directory.as_ref()).filter_map(move |found| {
             let object = match found {
                 Ok(found) => ListedKey::from(found).object(&place, "", &below),
-                Err(error) => Some(Err(place.of_client(StoreOperation::List, None, &error))),
+                Err(error) => Some(Err(place.of_client(OriginOperation::List, None, &error))),
             };
             let is_after = |found: &Result<Object, TierError>| match found {
                 Ok(object) => *object.path > *after,
@@ -70,7 +70,7 @@ impl ObjectReader {
     /// The names of the directories directly below the location.
     pub(crate) async fn directories(&self) -> Result<Vec<String>, TierError> {
         let found = self.store.list_with_delimiter(None).await;
-        let found = found.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+        let found = found.map_err(|error| self.place.of_client(OriginOperation::List, None, &error))?;
         let names = found.common_prefixes.iter().map(ToString::to_string);
         Ok(names.filter(|name| is_directory_name(name)).collect())
     }
@@ -85,7 +85,7 @@ impl ObjectReader {
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let key = self.parse(path)?;
         let attempt = || async {
-            let failed = |error| self.place.of_client(StoreOperation::Read, Some(path), &error);
+            let failed = |error| self.place.of_client(OriginOperation::Read, Some(path), &error);
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
             let answer = match self.store.get_opts(&key, options).await.map_err(failed) {
                 // An empty object has no first byte.
@@ -131,7 +131,7 @@ impl ObjectReader {
         request: &ReadRequest,
     ) -> Result<Bytes, TierError> {
         let failed = |error: object_store::Error| {
-            self.place.of_client(StoreOperation::Read, Some(&request.object.path), &error)
+            self.place.of_client(OriginOperation::Read, Some(&request.object.path), &error)
         };
         let answer = match self.store.get_opts(path, options).await.map_err(failed) {
             // A range beyond the end has no error kind in `object_store`.
@@ -198,7 +198,7 @@ impl ObjectReader {
         if same == Some(true) {
             let got = answer.range.end.saturating_sub(answer.range.start);
             let why =
-                format!("the store announced {got} bytes instead of {} of the same ETag", request.len());
+                format!("the storage announced {got} bytes instead of {} of the same ETag", request.len());
             return Err(self.error(request, ErrorKind::Transient, why));
         }
         let why = format!("{size} bytes instead of {}; index it again", object.size);
@@ -206,7 +206,7 @@ impl ObjectReader {
     }
 }
 
-/// A tag without its quotes. Stores write quotes in headers and not always in listings.
+/// A tag without its quotes. Origins write quotes in headers and not always in listings.
 fn bare(tag: &str) -> &str {
     tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }

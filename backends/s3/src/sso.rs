@@ -52,7 +52,7 @@ impl SsoProfile {
 
     /// The address of one of the two services. The variable of AWS's SDKs for this service replaces
     /// it. The variable for all services is ignored, because many users set it only for their S3
-    /// store.
+    /// origin.
     fn service(&self, context: &Context, variable: &str, name: &str) -> String {
         let usual = || {
             let china = if self.region.starts_with("cn-") { ".cn" } else { "" };
@@ -108,7 +108,7 @@ fn time(text: &str) -> Option<SystemTime> {
 }
 
 impl SsoTokens {
-    /// The tokens of the process, because all its stores use the same files.
+    /// The tokens of the process, because all its origins use the same files.
     pub(crate) fn of_process() -> Self {
         static TOKENS: LazyLock<SsoTokens> = LazyLock::new(SsoTokens::default);
         TOKENS.clone()
@@ -207,7 +207,7 @@ impl SsoTokens {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The token of the file, or the one that could not be written to it. Without the file (`aws
+    /// The token of the file, or the token that could not be written to it. Without the file (`aws
     /// sso logout`) neither is valid.
     async fn newest(&self, portal: &SsoProfile, path: &Path) -> Result<SsoToken, SourceFailure> {
         let file = path.to_owned();

@@ -3,7 +3,7 @@
 //! `object_store` turns unsuccessful responses into its own errors and drops fields that the layers
 //! need: `Retry-After`, the code in the body, the correct region. So each response passes here
 //! first. An error response becomes an error with only these fields. The body is not kept, because
-//! it must not reach a log. Some stores write the access key or the signed string into it.
+//! it must not reach a log. Some origins write the access key or the signed string into it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use object_store::{ClientConfigKey, ClientOptions};
 
 use crate::error::is_throttling;
 
-/// The timeout of a connection attempt. A reachable store answers in a round trip or two.
+/// The timeout of a connection attempt. A reachable origin answers in a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The bytes of an error response's body that are searched.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
-/// An error response of a store.
+/// An error response of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseError {
     pub(crate) status: StatusCode,
@@ -73,7 +73,7 @@ impl ResponseError {
     }
 }
 
-/// The text, if it is one word. Codes and regions are single words, and a hostile store may send
+/// The text, if it is one word. Codes and regions are single words, and a hostile origin may send
 /// any text.
 fn as_word(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= 64;
@@ -87,14 +87,14 @@ fn element(document: &str, name: &str) -> Option<String> {
     as_word(rest.split_once("</")?.0.trim())
 }
 
-/// Parses seconds only, because no store sends the other form, a date.
+/// Parses seconds only, because no origin sends the other form, a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<u32>().ok()?;
     Some(Duration::from_secs(u64::from(seconds)))
 }
 
 /// Removes headers whose value is not text. `object_store` refuses a whole response for one of
-/// them, and some stores return a user's metadata unchanged.
+/// them, and some origins return a user's metadata unchanged.
 fn remove_illegible(headers: &mut HeaderMap) {
     let illegible = headers.iter().filter(|(_, value)| value.to_str().is_err());
     for name in illegible.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
@@ -120,22 +120,22 @@ impl HttpService for ErrorClient {
 
 /// Makes clients that classify error responses.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StoreConnector {
+pub(crate) struct OriginConnector {
     /// Whether connections need not be encrypted.
     pub(crate) plain: bool,
     /// Certificates to trust instead of the system's.
     pub(crate) bundle: Option<PathBuf>,
 }
 
-impl StoreConnector {
+impl OriginConnector {
     pub(crate) fn client(&self) -> Result<HttpClient, String> {
         error_client(client(self.plain, self.bundle.as_deref())?)
     }
 }
 
-impl HttpConnector for StoreConnector {
+impl HttpConnector for OriginConnector {
     /// A client that takes one setting from `requested`: whether clear text is allowed. Local
-    /// services that hand out credentials are not encrypted, nor are emulators of stores.
+    /// services that hand out credentials are not encrypted, nor are emulators of storage.
     fn connect(&self, requested: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed =
             requested.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
@@ -434,10 +434,10 @@ mod tests {
     async fn clear_text_is_used_only_where_allowed() {
         let store = foreread_tier_testing::store::HttpStore::start();
         let connects = async |requested: &ClientOptions| {
-            let client = StoreConnector::default().connect(requested).unwrap();
+            let client = OriginConnector::default().connect(requested).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
             let Err(error) = client.execute(request).await else { return true };
-            // Refused by the store, so the store was reached.
+            // Refused by the origin, so the origin was reached.
             std::error::Error::source(&error).is_some_and(|source| source.is::<ResponseError>())
         };
         assert!(connects(&ClientOptions::new().with_allow_http(true)).await);

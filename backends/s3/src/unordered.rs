@@ -1,10 +1,10 @@
-//! The listing of a store without order. It uses continuation tokens alone, is held in memory and
+//! The listing of an origin without order. It uses continuation tokens alone, is held in memory and
 //! then sorted.
 //!
 //! The price is memory, some 150 bytes per key until the last is handed out. Also, pages come one
 //! by one.
 //!
-//! A key that is listed twice with the same size and ETag is one object. Stores without order may
+//! A key that is listed twice with the same size and ETag is one object. Origins without order may
 //! repeat keys during writes to others. With another size or ETag it is handed out twice, and the
 //! catalog refuses it by name. A repeated token or page would make the listing endless and is an
 //! error.

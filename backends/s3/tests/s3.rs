@@ -1,4 +1,4 @@
-//! Buckets as origins, against a store in this process.
+//! Buckets as origins, against an origin in this process.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -27,7 +27,7 @@ fn context() -> OpenContext {
     OpenContext { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 }
 }
 
-/// The environment of a user with keys for this store.
+/// The environment of a user with keys for this origin.
 fn signed(store: &HttpStore) -> Environment {
     Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
@@ -85,7 +85,7 @@ async fn objects(origin: &dyn OriginTier) -> Vec<Object> {
     objects
 }
 
-/// A store with one object in the bucket `train`, indexed below `images`.
+/// An origin with one object in the bucket `train`, indexed below `images`.
 async fn one(content: &str) -> (HttpStore, Arc<dyn OriginTier>, Object) {
     let store = HttpStore::start();
     store.bucket("train");

@@ -112,7 +112,7 @@ fn pack(data: &Path, shards: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(packed)
 }
 
-/// The kernel's settings of huge pages, which decide what memory costs.
+/// The kernel's settings of huge pages, which decide the cost of memory.
 fn huge_pages() -> String {
     let read = |name: &str| {
         let path = Path::new("/sys/kernel/mm/transparent_hugepage").join(name);

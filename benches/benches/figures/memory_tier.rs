@@ -93,7 +93,7 @@ pub fn part() -> Result<()> {
     let memory = Arc::new(MemoryTier::new(1 << 30));
     let parts = LoaderParts {
         run: planned.run().clone(),
-        plan: planned.plan().clone(),
+        plan: planned.local_plan().clone(),
         locality: None,
         warm: false,
         datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],

@@ -65,7 +65,7 @@ pub fn figures() -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What a run without settings reaches, compared with the best fixed number of requests. The rate
+/// The speed of a run without settings, compared with the best fixed number of requests. The rate
 /// is that of two epochs, the search for the number included.
 pub fn adaptive_figures() -> Result<Vec<Figure>> {
     let store = HttpStore::start();

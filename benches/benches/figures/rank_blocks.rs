@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use foreread::calibration::{Calibration, OriginSpeed, Point};
 use foreread::ranks::Meeting;
-use foreread::{Config, Loader, Memory};
+use foreread::{Config, Loader, Memory, RankOf};
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::{median, subprocess};
 use foreread_tier_testing::store::{Archive, Content, HttpStore, NumberedObjects};
@@ -106,7 +106,7 @@ pub fn part(args: &[String]) -> Result<()> {
     let number =
         |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("not a number");
     let mut config = Config::default();
-    (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
+    config.rank = RankOf { rank: number("RANK")?, ranks: number("WORLD_SIZE")? };
     (config.batch_size, config.epochs, config.look_ahead) = (64, 2, 64 << 20);
     config.memory = Memory::Bytes(1 << 30);
     config.calibration = Some(Arc::new(calibration(latency)));

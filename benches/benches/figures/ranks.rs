@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use foreread::ranks::Meeting;
-use foreread::{Config, Disk, Loader, Memory};
+use foreread::{Config, Disk, Loader, Memory, RankOf};
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_peer::{
-    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
-    Token, Transport, WireProtection,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, ServerLimits,
+    SystemTransport, Token, Transport, WireProtection,
 };
 use foreread_tier::{
     ArenaBuffers, Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService,
@@ -160,7 +160,7 @@ fn rank(directory: &str, memory: u64, limit: u64, disk: Option<Disk>) -> Result<
     let number =
         |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("not a number");
     let mut config = Config::default();
-    (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
+    config.rank = RankOf { rank: number("RANK")?, ranks: number("WORLD_SIZE")? };
     (config.batch_size, config.epochs, config.look_ahead) = (32, EPOCHS, 16 * MIB);
     config.memory = Memory::Bytes(memory);
     config.disk.extend(disk);
@@ -259,7 +259,7 @@ fn wire(kind: &str, wire: WireProtection) -> Result<()> {
             runtime.handle(),
             identity(0)?,
             vec![listener],
-            Settings { wire, ..Settings::default() },
+            ServerLimits { wire, ..ServerLimits::default() },
             Arc::clone(&counters),
         );
         let run = RunId::new(Nonce::default(), &[]);

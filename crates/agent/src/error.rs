@@ -55,7 +55,7 @@ pub enum AgentError {
     /// The system failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// The system's error.
         error: io::Error,
@@ -74,7 +74,7 @@ pub enum AgentError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// The address of a control process is none.

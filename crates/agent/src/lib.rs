@@ -2,14 +2,14 @@
 //!
 //! Jobs of one user connect to its socket, in a directory that only this user can search. They name
 //! their datasets and announce their orders. The agent reads each sample once for all of them, and
-//! keeps those that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It outlives
-//! the jobs.
+//! keeps the samples that any job needs soonest ([`NodeStore`](foreread_store::NodeStore)). It
+//! outlives the jobs.
 //!
 //! # Decisions and price
 //!
 //! * *One agent per directory*, held by a lock that ends with the process. So a socket that a
 //!   killed agent left is replaced.
-//! * *A dataset is what a job proves*: the identity of its bytes, its location, its settings and
+//! * *A job proves its dataset*: the identity of its bytes, its location, its settings and
 //!   the credentials in the environment. Jobs that differ in one of them share nothing.
 //! * *The agent reads with its own environment.* A job with other credentials is refused, and reads
 //!   by itself.
@@ -61,7 +61,7 @@ use crate::memory::{MemoryBound, MemoryUse};
 use crate::reload::{LOOK_INTERVAL, reload_regularly};
 pub use crate::socket::{directory_holder, private_directory};
 
-/// How often the memory in use is compared with what was given.
+/// The interval between comparisons of the memory in use with the given memory.
 const MEMORY_POLL: Duration = Duration::from_millis(100);
 
 /// The settings of an agent.
@@ -139,7 +139,7 @@ impl Agent {
         self.http.address()
     }
 
-    /// For how long no job has been attached. Zero while one is.
+    /// The time since the last job has left. Zero while a job is attached.
     pub fn idle_time(&self) -> Duration {
         self.provider.state.idle_time()
     }
@@ -152,7 +152,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Who sees that no agent serves may start one with the same disks.
+        // A program that finds no agent may start one with the same disks.
         if let Some(disk) = self.provider.state.disk() {
             disk.close();
         }
@@ -176,7 +176,7 @@ fn check_disks(config: &Config) -> Result<(), AgentError> {
     Ok(())
 }
 
-/// Holds the memory of samples to what was given.
+/// Holds the memory of samples to the given size.
 async fn keep_within(state: Arc<HostState>, arena: ArenaBuffers) {
     let mut bound = MemoryBound::default();
     let mut capacity = state.memory();

@@ -1,9 +1,10 @@
-//! Holds the agent's memory to what it was given.
+//! Holds the agent's memory to the given size.
 //!
 //! The store counts the bytes of samples. Memory also has gaps between samples of different
-//! lengths. So the store's capacity is what the agent was given, less the gaps. They change slowly,
-//! and are averaged. The price of gaps is samples that do not stay, not memory above the promise.
-//! Free memory is not a gap: it is reused first, and goes back to the kernel after a second.
+//! lengths. So the store's capacity is the agent's memory, less the gaps. They change slowly, and
+//! are averaged. The price: gaps reduce the number of kept samples. They never increase the memory
+//! in use. Free memory is not a gap: it is reused first, and goes back to the kernel after a
+//! second.
 
 /// The weight of the average: about this many looks.
 const LOOKS: u64 = 8;

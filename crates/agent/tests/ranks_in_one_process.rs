@@ -9,7 +9,7 @@ use std::sync::Barrier;
 
 use foreread::ranks::Meeting;
 use foreread::report::Report;
-use foreread::{Config, Disk, Loader, Memory};
+use foreread::{Config, Disk, Loader, Memory, RankOf};
 
 const SAMPLES: u64 = 100;
 
@@ -26,7 +26,7 @@ fn run(data: &Path, disk: &Path, meet: &Path, closes: bool) -> Vec<Report> {
         let values = HashMap::from(values);
         let disk = Disk { directory: disk.to_owned(), bytes: 50_000_000, shared: false };
         let mut config = Config::default();
-        (config.rank, config.world_size, config.epochs) = (rank, 2, 3);
+        (config.rank, config.epochs) = (RankOf { rank, ranks: 2 }, 3);
         (config.memory, config.disk, config.look_ahead) = (Memory::Bytes(20_000), vec![disk], 50_000);
         let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
         let loader = Loader::builder_with(data.to_str().unwrap(), config).peers(meeting).start().unwrap();

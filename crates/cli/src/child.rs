@@ -2,9 +2,10 @@
 //!
 //! The command is started as it would be without this process: signals that this one was started to
 //! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that
-//! other processes send to this one. Those of the terminal's keys reach it anyway. The price is
-//! that a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for each
-//! process itself. The kernel does not stop one whose group has no shell that could continue it.
+//! other processes send to this one. The signals of the terminal's keys reach it anyway. The price
+//! is that a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for
+//! each process itself. The kernel does not stop one whose group has no shell that could continue
+//! it.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,8 +20,8 @@ use crate::output;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// The signals that are for the command: those that end a process, and those that notify programs
-/// (Slurm's `--signal`).
+/// The signals that are for the command: they end a process, or notify programs (Slurm's
+/// `--signal`).
 const PASSED: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -49,7 +50,7 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
 /// Starts a command, which gets the signals of this process from now on. The inner error is the
-/// exit code for one that cannot be started, which was reported.
+/// exit code for a command that cannot be started, which was reported.
 pub fn spawn(command: &mut Command) -> Result<Result<Child, ExitCode>> {
     let ignored = pass_signals().context("cannot register signal handlers")?;
     inherited::keep(command, ignored);
@@ -104,8 +105,8 @@ const fn bit(signal: libc::c_int) -> u64 {
     1 << signal
 }
 
-/// Passes signals on from now on. Returns those that this process was started to ignore, a bit
-/// each: the command begins so, and may handle them.
+/// Passes signals on from now on. Returns the signals that this process was started to ignore, a
+/// bit each: the command begins so, and may handle them.
 fn pass_signals() -> io::Result<u64> {
     let mut ignored = 0;
     // SAFETY: no handler is called. The exit code of the command would be lost if this were
@@ -197,7 +198,7 @@ pub fn exit_code(status: ExitStatus) -> ExitCode {
     }
 }
 
-/// What Rust's runtime changes before `main`: it ignores SIGPIPE, and opens closed descriptors.
+/// The changes of Rust's runtime before `main`: it ignores SIGPIPE, and opens closed descriptors.
 mod inherited {
     use super::{AtomicU64, Command, CommandExt, Ordering, bit};
 
@@ -231,7 +232,8 @@ mod inherited {
         FOUND.store(found, Ordering::Relaxed);
     }
 
-    /// Has a command start with what this process was started with, which ignored these signals.
+    /// Makes a command start with the signals and descriptors that this process was started with.
+    /// This process ignored these signals.
     pub(super) fn keep(command: &mut Command, ignored: u64) {
         let found = FOUND.load(Ordering::Relaxed);
         let ignored = ignored | found & bit(libc::SIGPIPE);

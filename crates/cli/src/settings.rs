@@ -8,23 +8,23 @@ use anyhow::Result;
 use foreread_settings::{KnobKind, Knobs, find_knob};
 use serde::Serialize;
 
-use crate::arguments::{KnobSet, Settings};
+use crate::arguments::SettingArguments;
 use crate::output;
 
 /// Gathers all settings. `None` after `--explain`, which prints them.
-pub fn gather<S: KnobSet>(settings: &Settings<S>) -> Result<Option<Knobs>> {
+pub fn gather<const READER: u16>(settings: &SettingArguments<READER>) -> Result<Option<Knobs>> {
     foreread_settings::warn_of_unknown_variables();
     let environment = |name: &str| std::env::var(name).ok();
     let knobs = Knobs::gather(settings.given.clone(), environment, Path::new("foreread.toml"))?;
     if settings.explain {
-        explain(&knobs, settings.names())?;
+        explain(&knobs, SettingArguments::<READER>::names())?;
         return Ok(None);
     }
     Ok(Some(knobs))
 }
 
 /// Prints the settings of a command with their sources.
-fn explain(knobs: &Knobs, names: &[&'static str]) -> Result<()> {
+fn explain(knobs: &Knobs, names: impl Iterator<Item = &'static str>) -> Result<()> {
     let mut out = output::stdout();
     for name in names {
         match knobs.get(name) {

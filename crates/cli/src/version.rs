@@ -1,4 +1,4 @@
-//! The version, with what a report of a bug needs: commit, features, URL schemes.
+//! The version, with the facts for a report of a bug: commit, features, URL schemes.
 
 use foreread::Registry;
 

@@ -49,7 +49,7 @@ impl WireError {
         Self::new(WireErrorKind::Malformed, detail)
     }
 
-    /// The connection could not be made or broke during `what`.
+    /// The connection could not be made or broke during an operation.
     pub fn io(what: &str, error: io::Error) -> Self {
         Self { kind: WireErrorKind::Disconnected, detail: what.to_owned(), source: Some(Arc::new(error)) }
     }

@@ -16,8 +16,8 @@
 //! limits the length before it allocates memory. The dataset is not in the header: the request and
 //! the tag identify the sample.
 //!
-//! Samples are requested by a list ([`SampleRequest`]). The position in the list is the tag of the
-//! answer, so no tag occurs twice.
+//! Samples are requested by a list ([`RequestedSample`]). The position in the list is the tag of
+//! the answer, so no tag occurs twice.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
@@ -47,7 +47,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Requests samples: a list of [`SampleRequest`].
+    /// Requests samples: a list of [`RequestedSample`].
     Request = 1,
     /// A sample or an error.
     Answer = 2,
@@ -181,7 +181,7 @@ impl FrameHeader {
 
 /// One requested sample. Its position in the list is its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleRequest {
+pub struct RequestedSample {
     /// The sample.
     pub key: SampleKey,
     /// When the requester needs it.
@@ -190,15 +190,15 @@ pub struct SampleRequest {
     pub length: u64,
 }
 
-impl SampleRequest {
+impl RequestedSample {
     /// Encodes a list.
-    pub fn encode(sample_requests: impl Iterator<Item = Self>) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(sample_requests.size_hint().0 * REQUEST_BYTES);
-        for sample_request in sample_requests {
-            bytes.put_u32_le(sample_request.key.dataset.0);
-            bytes.put_u64_le(sample_request.key.id.0);
-            bytes.put_u64_le(sample_request.due.0);
-            bytes.put_u64_le(sample_request.length);
+    pub fn encode(samples: impl Iterator<Item = Self>) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(samples.size_hint().0 * REQUEST_BYTES);
+        for sample in samples {
+            bytes.put_u32_le(sample.key.dataset.0);
+            bytes.put_u64_le(sample.key.id.0);
+            bytes.put_u64_le(sample.due.0);
+            bytes.put_u64_le(sample.length);
         }
         bytes.freeze()
     }
@@ -208,16 +208,16 @@ impl SampleRequest {
     /// # Errors
     /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
-        let (sample_requests, rest) = bytes.as_chunks::<REQUEST_BYTES>();
-        if sample_requests.is_empty() || !rest.is_empty() || sample_requests.len() > MAX_SAMPLES_PER_REQUEST {
+        let (samples, rest) = bytes.as_chunks::<REQUEST_BYTES>();
+        if samples.is_empty() || !rest.is_empty() || samples.len() > MAX_SAMPLES_PER_REQUEST {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
-        let sample_request = |bytes: &[u8; REQUEST_BYTES]| {
+        let sample = |bytes: &[u8; REQUEST_BYTES]| {
             let mut rest = &bytes[..];
             let (dataset, id) = (DatasetId(rest.get_u32_le()), SampleId(rest.get_u64_le()));
             Self { key: SampleKey::new(dataset, id), due: Tick(rest.get_u64_le()), length: rest.get_u64_le() }
         };
-        Ok(sample_requests.iter().map(sample_request).collect())
+        Ok(samples.iter().map(sample).collect())
     }
 }
 
@@ -280,13 +280,13 @@ mod tests {
 
         #[test]
         fn request_list_round_trips(fields in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
-            let sample_request = |(dataset, id, due, length)| {
+            let sample = |(dataset, id, due, length)| {
                 let key = SampleKey::new(DatasetId(dataset), SampleId(id));
-                SampleRequest { key, due: Tick(due), length }
+                RequestedSample { key, due: Tick(due), length }
             };
-            let sample_requests: Vec<SampleRequest> = fields.into_iter().map(sample_request).collect();
-            let encoded = SampleRequest::encode(sample_requests.iter().copied());
-            prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), sample_requests);
+            let samples: Vec<RequestedSample> = fields.into_iter().map(sample).collect();
+            let encoded = RequestedSample::encode(samples.iter().copied());
+            prop_assert_eq!(RequestedSample::decode(&encoded).unwrap(), samples);
         }
 
         #[test]
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn lists_of_invalid_length_are_refused() {
         for length in [0, 1, 27, 29, (MAX_SAMPLES_PER_REQUEST + 1) * 28] {
-            assert!(SampleRequest::decode(&vec![0; length]).is_err(), "{length}");
+            assert!(RequestedSample::decode(&vec![0; length]).is_err(), "{length}");
         }
         assert!(decode_tags(&[0; 5]).is_err());
     }

@@ -1,10 +1,10 @@
 //! A session: messages over a [`ControlConnection`] whose ends give signs of life.
 //!
-//! One task sends what is queued, and a heartbeat after each interval without a message. So an end
-//! that computes is heard as long as its runtime has a thread, and silence means a dead or an
-//! unreachable process. An end that does not read is cut off after a timeout, so no sender waits
-//! for ever. The rendezvous of ranks, the links between stores and the connections to the control
-//! process are sessions.
+//! One task sends queued messages, and a heartbeat after each interval without a message. So an end
+//! that computes sends heartbeats as long as its runtime has a thread, and silence means a dead or
+//! an unreachable process. An end that does not read is disconnected after a timeout, so no sender
+//! waits for ever. The rendezvous of ranks, the links between stores and the connections to the
+//! control process are sessions.
 //!
 //! The price is one task per connection, and a queue between a sender and its socket.
 

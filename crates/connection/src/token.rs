@@ -89,8 +89,8 @@ impl Token {
         Self(text.as_bytes().into())
     }
 
-    /// A proof that who knows all of these tokens has written `bytes`, as text. None of the tokens
-    /// follows from it.
+    /// A proof, as text, that an owner of all of these tokens has written `bytes`. None of the
+    /// tokens follows from it.
     pub fn seal<'a>(tokens: impl IntoIterator<Item = &'a Self>, bytes: &[u8]) -> String {
         let mut secret = Vec::new();
         for token in tokens {

@@ -49,7 +49,7 @@ pub struct FormatOptions {
 /// The only candidate of each file, whatever its name.
 const ANY: &str = "*";
 
-/// What shards of several names have in common.
+/// The common choices of shards of several names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamedAlike {
     /// Whether samples are in parts of one name.
@@ -59,7 +59,7 @@ pub(crate) struct NamedAlike {
 }
 
 impl FormatOptions {
-    /// The choices within one file of a format, and what all files have in common.
+    /// The choices within one file of a format, and the common choices of all files.
     pub(crate) fn within(&self, format: Format) -> (Self, NamedAlike) {
         let mut within = self.clone();
         let is_any = |choice: &Option<String>| choice.as_deref() == Some(ANY);

@@ -58,10 +58,11 @@ mod table;
 mod tests;
 
 pub use braces::expand;
+pub use catalog::Catalog;
 pub use catalog::growth::Growth;
+pub use catalog::samples::{CatalogEntry, SampleField};
 pub use catalog::server_shares::{ServerShare, ServerShares};
 pub use catalog::split::SplitOptions;
-pub use catalog::{Catalog, CatalogEntry, SampleField};
 pub use catalog_name::{CATALOG_NAME, CATALOG_SUFFIX};
 pub use checksum::SampleChecksum;
 pub use disk::lock_file::{LockAttempt, LockFile};

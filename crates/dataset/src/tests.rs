@@ -60,7 +60,7 @@ fn files_are_found_by_their_paths() {
     );
 }
 
-/// Two shards, with properties that each format has and with ones that it has not.
+/// Two shards, with properties that each format has and with properties that it has not.
 fn packed() -> Vec<IndexedShard> {
     let mut rows = SampleRows::new(FormatColumns { keys: true, crc32c: true, fields: true });
     rows.push("a/1", 512, 0, 7);

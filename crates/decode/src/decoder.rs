@@ -1,4 +1,4 @@
-//! What a pool of threads decodes with.
+//! The decoder of a pool of threads.
 
 use std::fmt::Debug;
 

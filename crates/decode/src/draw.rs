@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 /// The last eight bytes of each key. Another use of the same generator has another tag.
 const TAG: [u8; 8] = *b"augment1";
 
-/// What the random numbers of a decoded sample depend on.
+/// The inputs of a decoded sample's random numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Draw {
     /// The run's seed.

@@ -139,8 +139,8 @@ impl<'a> Jpeg<'a> {
         });
         let length = bytes.len() as c_ulong;
         let State { decompress, errors, progress } = &mut *state;
-        // SAFETY: `errors` lives as long as `decompress`, in one box. The version and size are
-        // those that the bindings were made for. After the call the struct is valid.
+        // SAFETY: `errors` lives as long as `decompress`, in one box. The bindings were made for
+        // this version and size. After the call the struct is valid.
         unsafe {
             decompress.common.err = jpeg_std_error(errors);
             errors.error_exit = Some(on_error);

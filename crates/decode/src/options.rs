@@ -1,4 +1,4 @@
-//! What an image becomes.
+//! The form that an image gets.
 
 /// Which part of an image is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub enum ChannelOrder {
     Hwc,
 }
 
-/// What an image becomes.
+/// The form that an image gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImageOptions {
     /// The width of the output, in pixels.

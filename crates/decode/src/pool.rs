@@ -26,7 +26,7 @@ use crate::error::DecodeError;
 pub struct Item {
     /// Its bytes.
     pub bytes: Bytes,
-    /// What its random numbers depend on.
+    /// The inputs of its random numbers.
     pub draw: Draw,
 }
 
@@ -259,7 +259,7 @@ impl<D: Decoder, O: Output> Drop for Pending<D, O> {
         // From here on no thread takes a sample of it.
         lock(&self.pool.queue).batches.retain(|queued| !Arc::ptr_eq(&queued.batch, &self.batch));
         let progress = lock(&self.batch.progress);
-        // Those that work on one still write to the output.
+        // Threads that still work on an image write to the output.
         drop(self.batch.changed.wait_while(progress, |now| now.active > 0));
     }
 }

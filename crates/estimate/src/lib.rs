@@ -15,7 +15,7 @@
 //! config.epochs = 10;
 //! config.memory = "1GiB".parse()?;
 //! let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-//! assert!(PlanReport::of(&planned, None, None)?.to_string().starts_with("rank 0 of 1, 10 epochs"));
+//! assert!(PlanReport::of(&planned, None)?.to_string().starts_with("rank 0 of 1, 10 epochs"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -1,5 +1,5 @@
-//! A planned run as text and JSON: placement, lower bound, predicted times, and what larger caches
-//! would save.
+//! A planned run as text and JSON: placement, lower bound, predicted times, and the savings by
+//! larger caches.
 //!
 //! The command and the Python package show this report. Its serialised form is `foreread plan
 //! --report json`.
@@ -7,11 +7,11 @@
 use std::fmt;
 
 use foreread::plan::{
-    BlockTable, CapacityGain, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource,
-    Retention, ServerGain, Summary, UnitPlan,
+    CapacityGain, ClusterForecast, EpochForecast, LevelPlan, Planned, Resource, ServerGain, UnitPlan,
 };
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Result};
+use foreread_planner::{LocalPlan, Retention, Summary};
 use foreread_types::setting;
 use serde::Serialize;
 
@@ -78,22 +78,18 @@ struct Forecast {
 }
 
 impl PlanReport {
-    /// The report of a planned run. `blocks` are the blocks that its first epoch reads from shards,
-    /// if known. `train` is the catalog of the training data, if there is one. Plans once more for
-    /// each kind of cache, and once for all ranks.
+    /// The report of a planned run. `train` is the catalog of the training data, if there is one.
+    /// Plans once more for each kind of cache, and once for all ranks.
     ///
     /// # Errors
     /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank
     /// alone.
-    pub fn of(planned: &Planned, blocks: Option<&BlockTable>, train: Option<&Catalog>) -> Result<Self> {
+    pub fn of(planned: &Planned, train: Option<&Catalog>) -> Result<Self> {
         let config = planned.config();
-        let LocalPlan::Private(plan) = planned.plan() else {
+        let LocalPlan::Private(plan) = planned.local_plan() else {
             return Err(Error::new(ErrorKind::Plan, "there is no plan of this rank alone"));
         };
-        let mut forecast = planned.forecast()?.unwrap_or_default();
-        if let (Some(blocks), Some(first)) = (blocks, forecast.first_mut()) {
-            first.requests = blocks.requests(first.requests);
-        }
+        let forecast = planned.forecast()?.unwrap_or_default();
         let epochs =
             |epochs: &[EpochForecast]| epochs.iter().map(|epoch| Forecast::of(epoch, planned)).collect();
         let together = planned.cluster_forecast(train)?.map(|cluster| ClusterReport {
@@ -101,13 +97,13 @@ impl PlanReport {
             cluster,
         });
         Ok(Self {
-            rank: config.rank,
-            world_size: config.world_size,
+            rank: config.rank.rank,
+            world_size: config.rank.ranks,
             floor_origin_bytes: planned.floor(),
             look_ahead_bytes: config.look_ahead,
             epochs: config.epochs,
             block_bytes: planned.block_bytes(),
-            block_waste_bytes: blocks.map(BlockTable::waste),
+            block_waste_bytes: planned.block_waste_bytes(),
             units: planned.units().copied(),
             plan: plan.summary(),
             retention: plan.retention(),
@@ -168,8 +164,8 @@ fn range<T: Copy + Ord + fmt::Display>(numbers: impl Iterator<Item = T> + Clone)
 fn resource(resource: Resource, planned: &Planned) -> String {
     match resource {
         Resource::Level(level) => {
-            let levels = planned.plan().levels();
-            levels.get(usize::from(level.0)).map_or_else(|| resource.to_string(), |level| level.name.clone())
+            let level = planned.levels().get(usize::from(level.0));
+            level.map_or_else(|| resource.to_string(), |level| level.name.clone())
         }
         resource => resource.to_string(),
     }
@@ -327,7 +323,7 @@ impl PlanReport {
     }
 }
 
-/// What units that samples share cost, and what would save it.
+/// The cost of units that samples share, and the remedy.
 fn unit_lines(out: &mut fmt::Formatter<'_>, units: &UnitPlan) -> fmt::Result {
     let (stored, each) = (ByteSize(units.stored_bytes), units.samples_per_unit);
     writeln!(
@@ -432,7 +428,7 @@ mod tests {
         (config.epochs, config.origin_limit) = (3, Some(1000));
         config.memory = foreread::Memory::Bytes(1 << 20);
         let sizes = [foreread::plan::Sizes::uniform(10, 100)];
-        let report = PlanReport::of(&Planned::new(config, &sizes).unwrap(), None, None).unwrap();
+        let report = PlanReport::of(&Planned::new(config, &sizes).unwrap(), None).unwrap();
         let text = report.to_string();
         assert!(text.contains("limited by the bandwidth of storage"), "{text}");
         let later = "epochs 1-2   0.00 s, limited by nothing known: 0 B from storage in 0 requests each";

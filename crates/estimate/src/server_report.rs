@@ -83,7 +83,7 @@ impl ServerReport {
     }
 }
 
-/// What would make the dataset faster to read.
+/// Advice that would make the dataset faster to read.
 fn advice(shares: &ServerShares, is_packed: bool, bytes: u64) -> Vec<String> {
     let mut advice = Vec::new();
     let objects = shares.objects;

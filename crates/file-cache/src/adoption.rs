@@ -1,5 +1,5 @@
-//! The copies that an earlier host has left: which of them are right, and the removal of what no
-//! host knows.
+//! The copies that an earlier host has left: the check of their content, and the removal of unknown
+//! files.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -58,7 +58,7 @@ impl EarlierCopies {
         Some((hash, copy))
     }
 
-    /// Drops those that only a checksum could confirm: a later host of this boot would believe
+    /// Drops copies that only a checksum could confirm: a later host of this boot would believe
     /// them.
     pub(crate) fn drop_unchecked(&mut self) {
         if self.is_checked {
@@ -100,7 +100,7 @@ pub(crate) fn is_right(
         && (!checks_content || has_checksum(&there, size, copy.crc32c))
 }
 
-/// Removes the copies that no host knows, and what hosts that died have left.
+/// Removes the copies that no host knows, and the files of hosts that died.
 pub(crate) fn sweep(copies: &Path, is_known: impl Fn(u64, u32) -> bool) {
     let own = format!("new-{}-", std::process::id());
     let folders = std::fs::read_dir(copies).into_iter().flatten().flatten();
@@ -112,7 +112,7 @@ pub(crate) fn sweep(copies: &Path, is_known: impl Fn(u64, u32) -> bool) {
         });
         let stays = parsed.is_some_and(|(hash, generation)| is_known(hash, generation));
         if !stays && !name.starts_with(&own) {
-            // One that stays takes room until the next sweep.
+            // A file that stays takes room until the next sweep.
             let _ = std::fs::remove_file(file.path());
         }
     }

@@ -28,12 +28,12 @@ pub fn file_caches(directory: &Path) -> Vec<FileCacheEntry> {
     entries.iter().map(look).filter(|entry| entry.copies > 0 || entry.in_use).collect()
 }
 
-/// Removes a cache, unless a process uses it. `false` if one does.
+/// Removes a cache, unless a process uses it. `false` if it is in use.
 pub fn remove_file_cache(entry: &FileCacheEntry) -> bool {
     remove_unused(&CacheDirectory::at(entry.path.clone()))
 }
 
-/// Removes the copies of a cache, unless a process uses them. `false` if one does.
+/// Removes the copies of a cache, unless a process uses them. `false` if they are in use.
 pub(crate) fn remove_unused(cache: &CacheDirectory) -> bool {
     let Ok(file) = cache.lock_file() else { return false };
     if !lock(&file, false) {

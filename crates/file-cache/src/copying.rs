@@ -26,7 +26,7 @@ pub(crate) fn copy_path(copies: &Path, hash: u64, generation: u32) -> PathBuf {
     copies.join(String::from_utf8_lossy(&name[..length]).as_ref())
 }
 
-/// Removes a copy. One that cannot be removed takes room until the next host.
+/// Removes a copy. A copy that cannot be removed takes room until the next host.
 pub(crate) fn remove_copy(copies: &Path, hash: u64, generation: u32) {
     let _ = std::fs::remove_file(copy_path(copies, hash, generation));
 }
@@ -55,7 +55,7 @@ impl From<Errno> for CopyFailure {
     }
 }
 
-/// A file that becomes a copy. Without a name, or with one that is no copy's.
+/// A file that becomes a copy. Without a name, or with a name that is no copy's.
 struct NewCopy {
     file: File,
     name: Option<PathBuf>,
@@ -93,13 +93,13 @@ impl NewCopy {
 impl Drop for NewCopy {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            // What is left is removed by the next host.
+            // The next host removes the files that are left.
             let _ = std::fs::remove_file(name);
         }
     }
 }
 
-/// Copies a file, adds its bytes to `done` meanwhile, and returns what the table has to know of it.
+/// Copies a file, adds its bytes to `done` meanwhile, and returns the facts for the table.
 pub(crate) fn copy(
     original: &Original,
     path: &Path,
@@ -169,7 +169,7 @@ fn copy_bytes(original: &Original, path: &Path, to: &File, done: &AtomicU64) -> 
     Ok(crc)
 }
 
-/// Whether the content of a copy is what was written.
+/// Whether a copy still has the written content.
 pub(crate) fn has_checksum(path: &Path, size: u64, expected: u32) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let (mut piece, mut at, mut crc) = (vec![0_u8; PIECE.min(size.max(1) as usize)], 0, 0);

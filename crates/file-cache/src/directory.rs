@@ -79,7 +79,7 @@ impl CacheDirectory {
         .collect()
     }
 
-    /// One that is there.
+    /// A directory that exists.
     pub(crate) fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -128,7 +128,7 @@ impl CacheDirectory {
 
     /// Removes the copies and their table. The directory and the library stay for runs that start.
     pub(crate) fn remove_copies(&self) {
-        // What stays is removed by the next host.
+        // The next host removes the files that stay.
         for name in ["table", "marks"] {
             let _ = std::fs::remove_file(self.0.join(name));
         }
@@ -198,7 +198,7 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a directory in which other users may replace what this one has made.
+/// Refuses a directory in which other users may replace the files of this user.
 fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
     let system = |error| FileCacheError::system("look at", parent, error);
     let found = replaceable_through(&parent.join(PREFIX)).map_err(system)?;
@@ -209,7 +209,7 @@ fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
     })
 }
 
-/// Makes a directory, or checks that the one that is there is this user's alone.
+/// Makes a directory, or checks that the existing one is this user's alone.
 fn own_directory(path: &Path) -> Result<(), FileCacheError> {
     make(path).map_err(|error| FileCacheError::system("make", path, error))?;
     let is_own =

@@ -18,7 +18,7 @@ pub(crate) fn expect_lease_signals() {
     }
 }
 
-/// What became of a copy that was to leave.
+/// The result for a copy that was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
     Removed,

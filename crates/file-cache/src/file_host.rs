@@ -28,13 +28,13 @@ pub struct RunStatus {
     pub process: u32,
     /// Opens of files of its datasets.
     pub opens: u64,
-    /// Those that got a copy.
+    /// The opens that got a copy.
     pub served: u64,
     /// The bytes of their files.
     pub served_bytes: u64,
 }
 
-/// What a host does.
+/// The status of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FilesStatus {
@@ -124,7 +124,7 @@ impl FileHost {
             }
             _ => {}
         }
-        // One without runs ends before the next one counts what is there.
+        // A host without runs ends before the next host counts the existing copies.
         drop(self.lock().take());
         *self.lock() = Some(Host::start(&self.cache, &settings)?);
         Ok(())
@@ -142,7 +142,7 @@ impl FileHost {
         copies.values().map(|copy| footprint(copy.identity.size)).fold(0, u64::saturating_add)
     }
 
-    /// What it does now.
+    /// Its present status.
     pub fn status(&self) -> FilesStatus {
         let host = self.lock().as_ref().map(Host::counts).unwrap_or_default();
         let status = |run: PathBuf| {

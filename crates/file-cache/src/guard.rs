@@ -78,7 +78,8 @@ fn wait(ends: &mut (impl Read + AsRawFd), cache: &CacheDirectory) -> ! {
             }
         }
     }
-    // SAFETY: ends the process. What was to run at the end of the original is not run twice.
+    // SAFETY: ends the process. Functions that run at the end of the original process are not run
+    // twice.
     unsafe { libc::_exit(0) }
 }
 

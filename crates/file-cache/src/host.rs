@@ -60,7 +60,7 @@ const WITHOUT_RUNS: Duration = Duration::from_millis(100);
 /// How often the host looks for runs.
 const RUNS: Duration = Duration::from_millis(100);
 
-/// What the threads of a host share.
+/// The state that the threads of a host share.
 pub(crate) struct HostShared {
     state: Mutex<HostState>,
     /// Notified when there may be something to copy.
@@ -147,7 +147,7 @@ impl Host {
             Some(mut table) => {
                 table.withdraw_all();
                 for root in &settings.roots {
-                    // One that is gone must not keep the other runs from their copies.
+                    // A run that is gone must not keep the other runs from their copies.
                     if let Err(error) = table.add_root(root) {
                         let root = root.path.display();
                         tracing::warn!(%error, %root, "its files are opened as they are");
@@ -450,7 +450,7 @@ impl Traces {
         }
     }
 
-    /// Reads what programs have left, and returns how much.
+    /// Reads the records that programs have left, and returns their number.
     fn read(&mut self, shared: &HostShared) -> u64 {
         let mut records: VecDeque<(u64, OpenKind)> = VecDeque::new();
         let each = |trace: &mut Trace| trace.read(|hash, kind| records.push_back((hash, kind)));
@@ -464,7 +464,7 @@ impl Traces {
         count
     }
 
-    /// Begins to read the traces of new runs, and forgets those that have ended.
+    /// Begins to read the traces of new runs, and forgets the traces of ended runs.
     fn look_for_runs(&mut self, shared: &Arc<HostShared>) {
         for run in runs(&self.cache) {
             if self.runs.contains_key(&run) {
@@ -480,7 +480,7 @@ impl Traces {
         }
         let ended: Vec<PathBuf> = self.runs.keys().filter(|run| !is_alive(run)).cloned().collect();
         for run in ended {
-            // What its last programs have left is read first.
+            // The records of its last programs are read first.
             self.read(shared);
             if let Some(trace) = self.runs.remove(&run) {
                 trace.ends();
@@ -490,8 +490,8 @@ impl Traces {
     }
 }
 
-/// Serves the datasets of a run. Those that the table has already are listed again, and their
-/// copies compared with the originals, which may have changed before the run has begun. Until then,
+/// Serves the datasets of a run. Datasets that the table has already are listed again. Their copies
+/// are compared with the originals, which may have changed before the run has begun. Until then,
 /// its programs compare at each open.
 fn serve_roots(shared: &HostShared, run: &Path) {
     if run.join("checks").exists() {

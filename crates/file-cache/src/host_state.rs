@@ -1,5 +1,5 @@
-//! What the host knows: the files, their copies, and the room for them. All of it happens under one
-//! lock, which programs never wait for.
+//! The state of the host: the files, their copies, and the room for them. All of it happens under
+//! one lock, which programs never wait for.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const BLOCK: u64 = 4096;
 /// How long nothing is copied to a full disk.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a host did.
+/// The counts of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostCounts {
@@ -81,7 +81,7 @@ struct HostFile {
     /// The bytes of its copy, while programs wait for it.
     awaited: u64,
     copy: Option<EarlierCopy>,
-    /// Whether the copy is not published until it is known what its path means.
+    /// Whether the copy is not published until the meaning of its path is known.
     is_doubted: bool,
     /// The bytes of a copy, as far as they are known.
     bytes: u64,
@@ -89,7 +89,7 @@ struct HostFile {
     is_counted: [bool; 2],
 }
 
-/// What a host has to do with a file, which may wait for a file server.
+/// Work of a host with a file, which may wait for a file server.
 #[derive(Debug)]
 pub(crate) enum HostWork {
     Copy(CopyJob),
@@ -197,7 +197,7 @@ impl HostState {
         }
     }
 
-    /// What the host did, and what it has room for now.
+    /// The host's counts, and its present room.
     pub(crate) fn counts(&self) -> HostCounts {
         HostCounts { capacity: self.room.for_files(), held_bytes: self.room.files(), ..self.counts }
     }
@@ -286,7 +286,7 @@ impl HostState {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Notes what a program did.
+    /// Notes a record of a program.
     pub(crate) fn record(&mut self, hash: u64, kind: OpenKind) {
         let Some(&number) = self.by_hash.get(&hash) else { return };
         match kind {
@@ -297,7 +297,7 @@ impl HostState {
                 self.choice.opened(number);
                 self.let_ask(number);
             }
-            // What becomes of the open follows.
+            // The result of the open follows.
             OpenKind::Asked => self.asked(number),
             OpenKind::Served | OpenKind::Link => self.choice.opened(number),
             OpenKind::Writing | OpenKind::Changed => {
@@ -347,8 +347,8 @@ impl HostState {
         }
     }
 
-    /// Publishes the copy of a file again if its path means `now` what it was made of. Otherwise,
-    /// it is removed.
+    /// Publishes the copy of a file again if its path means `now` the file that it was made of.
+    /// Otherwise, it is removed.
     pub(crate) fn checked(&mut self, check: &CopyCheck, now: Option<Identity>) {
         let number = check.number;
         if self.table.renames()[0] != check.renames {
@@ -373,7 +373,7 @@ impl HostState {
         copies.map(|(file, number)| CopyCheck { path: file.path.clone(), number, renames }).collect()
     }
 
-    /// Removes a copy whose path does not mean `now` what the copy was made of.
+    /// Removes a copy if its path does not mean `now` the file that the copy was made of.
     pub(crate) fn compared(&mut self, check: &CopyCheck, now: Option<Identity>) {
         let copy = self.files[check.number as usize].copy;
         let is_its = copy.is_none_or(|copy| now.is_some_and(|now| now.has_content_of(&copy.identity)));

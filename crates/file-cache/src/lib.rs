@@ -7,9 +7,9 @@
 //!
 //! # Decisions and price
 //!
-//! * *One process is the host* of a directory of copies: the first one that gets the lock. The
-//!   others wait for the lock, so one of them takes over when the host ends or dies. Meanwhile
-//!   their programs are served as before, because the table and the copies are files.
+//! * *One process is the host* of a directory of copies: the first that gets the lock. The others
+//!   wait for the lock, so one of them takes over when the host ends or dies. Meanwhile their
+//!   programs are served as before, because the table and the copies are files.
 //! * *A copy is made next to the program*, which has opened the original at once. Both reads share
 //!   the page cache, so the storage is read once. The pages stay until the kernel needs them: a
 //!   program may not have read them yet.

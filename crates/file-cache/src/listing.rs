@@ -91,7 +91,7 @@ fn list(
         let entries = match read(&path) {
             Ok(entries) => entries,
             Err(error) if is_first => return Err(error),
-            // One that has gone, or may not be read: its files are opened as they are.
+            // A directory that has gone, or may not be read: its files are opened as they are.
             Err(error) => {
                 tracing::debug!(%error, path = %path.display(), "a directory is left out");
                 continue;

@@ -50,7 +50,7 @@ impl MappedFile {
     /// If the file is shorter, or the place is not aligned.
     ///
     /// # Safety
-    /// All bytes are a `T`, and those that change are atomic.
+    /// All bytes are a `T`, and fields that change are atomic.
     pub(crate) unsafe fn slice<T>(&self, at: usize, count: usize) -> &[T] {
         let first = self.map.as_ptr().wrapping_add(at).cast::<T>();
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));

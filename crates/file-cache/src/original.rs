@@ -28,7 +28,7 @@ pub fn settle_after(time: Duration) {
 const SET_ID: u32 = 0o6000;
 const EXECUTES: u32 = 0o111;
 
-/// Attributes that say where a file is and not what it is.
+/// Attributes of a file's place and not of its content.
 const HARMLESS: [&[u8]; 3] = [b"security.selinux", b"lustre.", b"trusted."];
 
 /// Why a file has no copy.
@@ -80,7 +80,7 @@ fn identity(stat: &Stat) -> Identity {
     }
 }
 
-/// What a path means now. `None` if that is no file.
+/// The file that a path means now. `None` if that is no file.
 pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
     rustix::fs::stat(path).ok().map(|stat| identity(&stat))
 }
@@ -117,8 +117,8 @@ impl Original {
             return Err(Unfit::Names);
         }
         if is_checked {
-            // What other processes have mapped and written changes its time from now on. On file
-            // servers, it would wait for them.
+            // Writes by mappings of other processes change its time from now on. On file servers,
+            // it would wait for them.
             let _ = rustix::fs::fdatasync(&file);
         }
         if has_attributes(&file) {
@@ -130,7 +130,7 @@ impl Original {
         Ok(Self { file, identity })
     }
 
-    /// Whether the file and its path are still what they were.
+    /// Whether the file and its path are unchanged.
     pub(crate) fn is_same(&self, path: &Path) -> bool {
         let now = rustix::fs::fstat(&self.file).map(|stat| identity(&stat));
         now.is_ok_and(|now| now == self.identity)
@@ -164,7 +164,7 @@ pub(crate) fn is_database(head: &[u8], path: &Path) -> bool {
 }
 
 /// Whether a file was changed long enough before `now`, since 1970. Clocks of file servers differ.
-/// One that is ahead makes files wait.
+/// A clock that is ahead makes files wait.
 fn is_settled(identity: &Identity, now: Duration, after: Duration) -> bool {
     let [seconds, nanos] = identity.changed.max(identity.modified);
     let changed = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);

@@ -12,7 +12,7 @@
 //!
 //! Decision: a random order is recognised once. In the next epoch, its successor is expected from
 //! the beginning. The price of a wrong guess is a few copies, because the choice of files compares
-//! what it expects with what is opened.
+//! the expected with the opened files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -46,7 +46,7 @@ impl KnownOrder {
     }
 }
 
-/// What was recognised.
+/// The recognised order.
 #[derive(Debug)]
 struct Match {
     order: KnownOrder,
@@ -188,7 +188,7 @@ pub(crate) fn common_directory<'a>(mut paths: impl Iterator<Item = &'a Path>) ->
     Some(common)
 }
 
-/// What samples are sorted by: the first directory, all directories, the name.
+/// The keys that samples are sorted by: the first directory, all directories, the name.
 fn sample_key<'a>(path: &'a Path, below: &Path) -> (&'a [u8], &'a [u8], &'a [u8]) {
     let rest = path.strip_prefix(below).unwrap_or(path).as_os_str().as_bytes();
     let end = rest.iter().rposition(|byte| *byte == b'/').unwrap_or(0);

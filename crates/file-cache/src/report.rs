@@ -1,4 +1,4 @@
-//! What a run of programs did with the files of its datasets.
+//! The report of a run of programs on the files of its datasets.
 
 use foreread_preload::layout::OpenKind;
 
@@ -43,7 +43,7 @@ impl OriginalReason {
         (Self::Elsewhere, OpenKind::Elsewhere),
     ];
 
-    /// What a report calls it.
+    /// Its name in a report.
     pub fn text(self) -> &'static str {
         match self {
             Self::Absent => "no copy yet",
@@ -64,11 +64,11 @@ impl OriginalReason {
 pub struct RunCounts {
     /// Opens of files of the datasets.
     pub opens: u64,
-    /// Those that got a copy.
+    /// The opens that got a copy.
     pub served: u64,
     /// The bytes of their files.
     pub served_bytes: u64,
-    /// The others, by their reasons. Those that did not happen are left out.
+    /// The others, by their reasons. Reasons that did not occur are left out.
     pub originals: Vec<(OriginalReason, u64)>,
     /// Starts of programs that read originals, because they do not load the library: static ones,
     /// those of 32 bits, and those without the environment.
@@ -94,6 +94,6 @@ impl RunCounts {
 pub struct RunReport {
     /// The opens of its programs.
     pub counts: RunCounts,
-    /// What the host did, if this process was the host.
+    /// The host's counts, if this process was the host.
     pub host: Option<HostCounts>,
 }

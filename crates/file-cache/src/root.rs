@@ -1,8 +1,8 @@
 //! The directory of a dataset, as a process sees it.
 //!
 //! A dataset is not named by its path: in two containers, one path may lead to two file servers,
-//! and two paths to one. It is named by the device and the number of its directory, and by what is
-//! mounted below it. So bind mounts of one tree are one dataset, and share copies.
+//! and two paths to one. It is named by the device and the number of its directory, and by the
+//! mounts below it. So bind mounts of one tree are one dataset, and share copies.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -55,7 +55,7 @@ impl RootIdentity {
     }
 }
 
-/// What is mounted below a directory: where, and which directory of which device.
+/// The mounts below a directory: the place of each, with the directory and its device.
 fn mounts_below(directory: &Path) -> Vec<Vec<u8>> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let below = |line: &[u8]| {
@@ -82,7 +82,7 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     path
 }
 
-/// What this process may read, as the preloaded library sees it in programs.
+/// The rights of this process to read, as the preloaded library sees them in programs.
 pub(crate) fn own_rights() -> Rights {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let groups = rustix::process::getgroups().unwrap_or_default();
@@ -98,7 +98,7 @@ pub(crate) fn is_restricted() -> bool {
     status("NoNewPrivs:").is_some_and(|text| text == "1")
 }
 
-/// A line of what the kernel tells of this process.
+/// A line of the kernel's status of this process.
 fn status(name: &str) -> Option<String> {
     let text = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))

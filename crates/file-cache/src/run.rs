@@ -134,7 +134,7 @@ impl FileRun {
         self.host.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn report(&self) -> RunReport {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Host::counts);
         RunReport { counts: RunCounts::of(&self.announced.trace), host }
@@ -233,7 +233,7 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Becomes the host when the present one has ended. What fails is tried by other runs.
+    /// Becomes the host when the present one has ended. Other runs try again after a failure.
     pub(crate) fn wait(
         file: File,
         cache: CacheDirectory,

@@ -18,7 +18,7 @@ use crate::root::RootIdentity;
 /// A file that was open when its copy left may be compared with its original for so long.
 const RETIRED: Duration = Duration::from_secs(60);
 
-/// The mark of a file that was not what its copy was made of.
+/// The mark of a file that differs from the file that its copy was made of.
 const CHANGED: u8 = 1;
 
 /// The names of the files in the directory of a cache.
@@ -42,7 +42,7 @@ impl RootName {
     }
 }
 
-/// What a new table needs.
+/// The parameters of a new table.
 #[derive(Debug)]
 pub(crate) struct NewTable<'a> {
     pub(crate) checks: bool,
@@ -54,7 +54,7 @@ pub(crate) struct NewTable<'a> {
     pub(crate) copies_device: u64,
     pub(crate) directory: &'a Path,
     pub(crate) roots: &'a [RootName],
-    /// What the host may read.
+    /// The host's rights to read.
     pub(crate) rights: Rights,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Makes a table in the directory of a cache, in place of one that no program uses.
+    /// Makes a table in the directory of a cache, in place of a table that no program uses.
     pub(crate) fn create(cache: &Path, new: &NewTable<'_>) -> io::Result<Self> {
         let slots = (new.files.saturating_mul(2)).max(1 << 12).next_power_of_two();
         let copies = new.copies.min(new.files).saturating_mul(2).max(1 << 10).next_power_of_two();
@@ -221,7 +221,7 @@ impl Table {
         Ok(is_new)
     }
 
-    /// Notes what the process that makes copies may read.
+    /// Notes the rights to read of the process that makes copies.
     pub(crate) fn set_rights(&self, rights: Rights) {
         for (to, word) in self.header().rights.iter().zip(rights) {
             to.store(word, Ordering::Release);
@@ -323,7 +323,7 @@ impl Table {
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
     }
 
-    /// Forgets the copies of earlier hosts that were not published again, but those that stay: by
+    /// Forgets the copies of earlier hosts that were not published again, except the given ones: by
     /// hash and generation.
     pub(crate) fn forget_earlier(&mut self, stays: impl Fn(u64, u32) -> bool) {
         for place in 0..self.slots().len() as u32 {
@@ -438,7 +438,8 @@ impl Table {
         self.marks()[place as usize].load(Ordering::Acquire) != 0
     }
 
-    /// Has the original of a file opened, which is not what its copy was made of.
+    /// Makes programs open the original of a file, which differs from the file that its copy was
+    /// made of.
     pub(crate) fn mark(&self, place: u32) {
         self.marks()[place as usize].store(CHANGED, Ordering::Release);
     }
@@ -447,13 +448,13 @@ impl Table {
     /// has seen.
     pub(crate) fn renames(&self) -> [u64; 3] {
         let MarksHeader { renames_begun, renames_ended, seen, .. } = self.marks_header();
-        // What has begun is looked at last, so that one that begins meanwhile is not taken for
-        // seen.
+        // The number of begun renames is read last, so that a rename that begins meanwhile does not
+        // count as seen.
         let ended = renames_ended.load(Ordering::Acquire);
         [renames_begun.load(Ordering::Acquire), ended, seen.load(Ordering::Acquire)]
     }
 
-    /// Notes that all copies are of what their paths mean, after so many renames.
+    /// Notes that all copies are of the files that their paths mean, after so many renames.
     pub(crate) fn seen(&self, renamed: u64) {
         self.marks_header().seen.store(renamed, Ordering::Release);
     }

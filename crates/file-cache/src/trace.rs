@@ -97,7 +97,7 @@ impl Trace {
         self.header().checks.load(Ordering::Acquire) & CHECKS_EARLIER != 0
     }
 
-    /// How many opens became what, so far.
+    /// The number of opens with one result, so far.
     pub(crate) fn count(&self, kind: OpenKind) -> u64 {
         self.header().counts[kind as usize].load(Ordering::Relaxed)
     }
@@ -117,8 +117,7 @@ impl Trace {
         (self.header().unserved.load(Ordering::Relaxed), names.map(text).collect())
     }
 
-    /// Notes that the first program of the run is one that does not load the library. Whether it
-    /// can.
+    /// Notes that the first program of the run does not load the library, and whether it can.
     pub(crate) fn starts(&self, program: &Path) -> bool {
         use std::io::Read;
         use std::os::unix::ffi::OsStrExt;
@@ -140,8 +139,8 @@ impl Trace {
         unsafe { self.file.slice(TRACE_HEADER_BYTES, RECORDS as usize) }
     }
 
-    /// Gives each new record to `each`: the hash of the path, and what became of the open. Those
-    /// that were overwritten are lost.
+    /// Gives each new record to `each`: the hash of the path, and the result of the open.
+    /// Overwritten records are lost.
     pub(crate) fn read(&mut self, mut each: impl FnMut(u64, OpenKind)) -> u64 {
         let records = self.records();
         let next = self.header().next.load(Ordering::Acquire);

@@ -10,7 +10,7 @@ pub trait WriteBudget: std::fmt::Debug + Send + Sync {
     /// Whether `bytes` may be written now. Then they count.
     fn take(&self, bytes: u64) -> bool;
 
-    /// Takes back what was not written.
+    /// Takes back the budget of bytes that were not written.
     fn give_back(&self, bytes: u64);
 }
 

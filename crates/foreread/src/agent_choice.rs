@@ -13,7 +13,7 @@ const SOCKET: &str = "node.sock";
 /// The agent that a job uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AgentChoice {
-    /// The one that `FOREREAD_AGENT` names, or the user's own if it runs, or none.
+    /// The agent that `FOREREAD_AGENT` names, or the user's own if it runs, or none.
     #[default]
     Auto,
     /// None.

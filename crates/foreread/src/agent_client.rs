@@ -20,6 +20,7 @@ use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, AttachDataset, DatasetAnswer, WarmRequest};
 use foreread_tier::{CacheTier, OpenContext};
+use foreread_types::RankOf;
 use futures::future::BoxFuture;
 
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
@@ -57,7 +58,7 @@ impl AgentLink {
         }
     }
 
-    /// What no other agent is called, if it has a name. Ranks with the same one share a store.
+    /// The name that no other agent has, if it has one. Ranks with the same name share a store.
     pub(crate) fn host(&self) -> Option<&str> {
         self.client.host()
     }
@@ -125,11 +126,11 @@ impl CacheClient for AgentLink {
         self.client.watch(stalled);
     }
 
-    fn warm(&self, begin: bool, part: (u32, u32)) -> Result<WarmDataset> {
+    fn warm(&self, begin: bool, part: RankOf) -> Result<WarmDataset> {
         if let Some(bytes) = self.blocks.get().copied().filter(|_| begin) {
             self.client.read_in_blocks(0, bytes);
         }
-        let answer = self.client.warm(WarmRequest { dataset: 0, begin, part });
+        let answer = self.client.warm(WarmRequest { dataset: 0, begin, part: (part.rank, part.ranks) });
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
         Ok(WarmDataset {
             is_active: answer.is_active,
@@ -166,11 +167,11 @@ pub(crate) struct SharedCache<'a> {
     pub(crate) host: Option<&'a JobStore>,
     /// Its bytes for samples in memory, and those of memory and disks.
     pub(crate) room: NodeRoom,
-    /// The ranks that share it. `None`: it relays what the node's agent keeps.
+    /// The ranks that share it. `None`: it relays the samples that the node's agent keeps.
     pub(crate) ranks: Option<u32>,
 }
 
-/// What a job says about a dataset of its own.
+/// A job's message about one of its datasets.
 fn described(dataset: &OpenDataset, storage: &StorageOptions) -> AttachDataset {
     AttachDataset {
         identity: dataset.identity.to_string(),
@@ -261,9 +262,9 @@ pub(crate) async fn attach(
     }
 }
 
-/// Has a run look for an agent as long as it lasts. It has its own caches, and reads what they lack
-/// through the agent once that serves. The plan of ranks that share their caches needs the agent at
-/// the start.
+/// Makes a run look for an agent as long as it lasts. It has its own caches, and reads missing
+/// samples through the agent once that serves. The plan of ranks that share their caches needs the
+/// agent at the start.
 fn look(
     opened: &mut [OpenDataset],
     config: &Config,
@@ -302,7 +303,7 @@ pub(crate) async fn attach_to(
         place,
         called: "the cache that the ranks of this node share",
         comes_back: false,
-        // It keeps what the plan says.
+        // It keeps the samples of the plan.
         is_ordered: false,
         may_use: |_| true,
     };
@@ -323,7 +324,7 @@ pub(crate) async fn attach_to(
 #[derive(Clone, Debug)]
 struct AgentServer {
     place: AgentPlace,
-    /// What messages call the agent.
+    /// The agent's name in messages.
     called: &'static str,
     comes_back: bool,
     /// Whether the job will announce orders.
@@ -374,7 +375,7 @@ async fn attach_at(
                 StoreErrorKind::Gone => {
                     format!("{called} is not there: its process has ended, or was never started")
                 }
-                // The wait ends at a silent agent, or at one that takes too long.
+                // The wait ends at a silent agent, or at an agent that takes too long.
                 StoreErrorKind::Interrupted => {
                     let seconds = begun.elapsed().as_secs_f64();
                     format!("{called} has not answered for {seconds:.0} s: it is stopped, or very busy")
@@ -400,7 +401,7 @@ async fn attach_at(
     }
 }
 
-/// What the agent calls this job: its name in the settings, that of Slurm, or its program's.
+/// The job's name at the agent: its name in the settings, its name in Slurm, or its program's.
 fn job_name(config: &Config) -> String {
     let slurm = || std::env::var("SLURM_JOB_NAME").ok().filter(|name| !name.is_empty());
     let program = || {
@@ -410,7 +411,7 @@ fn job_name(config: &Config) -> String {
     config.job_name.clone().or_else(slurm).unwrap_or_else(program)
 }
 
-/// Whether a shared cache helps this run: a second copy of what the kernel caches does not.
+/// Whether a shared cache helps this run: a second copy of samples in the kernel's cache does not.
 fn helps(opened: &[OpenDataset], config: &Config) -> bool {
     let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
     !kernel_cached || config.origin_limit.is_some() || matches!(config.memory, Memory::Bytes(1..))

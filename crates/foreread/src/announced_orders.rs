@@ -88,7 +88,7 @@ impl RunOrders {
     }
 }
 
-/// The orders of a run whose stores keep what its plan says: none.
+/// The orders of a run whose stores keep the samples of its plan: none.
 pub(crate) struct NoOrders;
 
 impl JobOrders for NoOrders {

@@ -1,4 +1,5 @@
-//! The builder of a run: one method per setting, and the methods that start a run.
+//! The builder of a run: settings that are more than a field of [`Config`] (whose rows make the
+//! methods of the others), and the methods that start a run.
 //!
 //! Decision: a [`Config`] is the builder's starting point ([`Loader::builder_with`]) and not a
 //! setter. As a setter it would replace all calls before it. The price: the configuration must
@@ -20,14 +21,17 @@ use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
+use foreread_types::RankOf;
 use tokio::runtime::Handle;
 
 use crate::agent_choice::AgentChoice;
 use crate::config::{Config, Memory, SamplerKind};
+use crate::config_rows::config_rows;
 use crate::group_member::GroupPreparation;
-use crate::loader::{Loader, Ready};
+use crate::loader::Loader;
 use crate::order_group::order_group_seed;
 use crate::prepared::Prepared;
+use crate::ready::Ready;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
@@ -63,6 +67,44 @@ pub struct Builder {
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
     meeting: Option<Box<dyn GroupPreparation>>,
+}
+
+/// Defines the methods that set one field of [`Config`].
+macro_rules! setters {
+    (@method $(#[$doc:meta])* $field:ident) => {};
+    (@method $(#[$doc:meta])* $field:ident, |$given:ident: $from:ty| $value:expr) => {
+        $(#[$doc])*
+        #[must_use]
+        pub fn $field(mut self, $given: $from) -> Self {
+            self.config.$field = $value;
+            self
+        }
+    };
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis $field:ident: $type:ty = $default:expr $(, |$given:ident: $from:ty| $value:expr)?;
+    )*) => {
+        /// Settings that are one field of [`Config`].
+        impl Builder {
+            $(setters! { @method $(#[$doc])* $field $(, |$given: $from| $value)? })*
+        }
+    };
+}
+
+config_rows!(setters);
+
+impl Loader {
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
+    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
+    pub fn builder(target: impl Into<String>) -> Builder {
+        Builder::new(target.into(), Config::default())
+    }
+
+    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
+    /// one.
+    pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
+        Builder::new(target.into(), config)
+    }
 }
 
 impl Builder {
@@ -137,93 +179,11 @@ impl Builder {
         self
     }
 
-    /// Samples per batch, on this rank.
-    #[must_use]
-    pub fn batch_size(mut self, samples: u64) -> Self {
-        self.config.batch_size = samples;
-        self
-    }
-
-    /// The number of passes over the dataset, 1 to 1,000,000. No default: a run without it is an
-    /// error.
-    #[must_use]
-    pub fn epochs(mut self, epochs: u64) -> Self {
-        self.config.epochs = epochs;
-        self
-    }
-
-    /// The seed of the order.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.config.seed = seed;
-        self
-    }
-
     /// The order of a group of jobs, in place of the seed's. Jobs with one group read in one order,
     /// so an agent reads each sample once for all of them.
     #[must_use]
     pub fn order_group(self, name: &str) -> Self {
         self.seed(order_group_seed(name))
-    }
-
-    /// The sampler of the order.
-    #[must_use]
-    pub fn sampler(mut self, sampler: SamplerKind) -> Self {
-        self.config.sampler = sampler;
-        self
-    }
-
-    /// Drops samples that do not divide evenly, instead of padding.
-    #[must_use]
-    pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.config.drop_last = drop_last;
-        self
-    }
-
-    /// This process's rank among `world_size` ranks, and how they share an epoch.
-    #[must_use]
-    pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
-        (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
-        self
-    }
-
-    /// Whether each sample of a global batch goes to the rank that caches it, as far as equal
-    /// shares allow. Only groups of ranks use it. Default: false.
-    #[must_use]
-    pub fn locality(mut self, locality: bool) -> Self {
-        self.config.locality = locality;
-        self
-    }
-
-    /// The number of processes that share this node, and this process's rank among them, from 0.
-    /// Automatic memory is half of the free memory for all of them. Each has a part of the disk
-    /// tier's directories. Default: from the launcher's environment. A process without a launcher
-    /// has the node alone.
-    #[must_use]
-    pub fn on_node(mut self, rank: u32, ranks: u32) -> Self {
-        (self.config.node_rank, self.config.node_ranks) = (Some(rank), Some(ranks));
-        self
-    }
-
-    /// A second dataset, read in order after every epoch.
-    #[must_use]
-    pub fn validate(mut self, target: impl Into<String>) -> Self {
-        self.config.validate = Some(target.into());
-        self
-    }
-
-    /// The format of the datasets' objects, regardless of their names.
-    #[must_use]
-    pub fn format(mut self, format: Format) -> Self {
-        self.config.format = Some(format);
-        self
-    }
-
-    /// The size of the memory tier.
-    #[must_use]
-    pub fn memory(mut self, memory: Memory) -> Self {
-        self.config.memory = memory;
-        self
     }
 
     /// Adds a directory of the disk tier, with the most bytes of its cache. May be called several
@@ -242,119 +202,10 @@ impl Builder {
         self
     }
 
-    /// Plans only: directories of the disk tier are neither created nor changed. A run that starts
-    /// all the same has no disk tier. Default: false.
-    #[must_use]
-    pub fn plan_only(mut self, plan_only: bool) -> Self {
-        self.config.plan_only = plan_only;
-        self
-    }
-
-    /// What the agent of the node calls this job, in its status and in its policy.
-    #[must_use]
-    pub fn job_name(mut self, name: impl Into<String>) -> Self {
-        self.config.job_name = Some(name.into());
-        self
-    }
-
-    /// The agent of the node, whose cache replaces this run's memory and disks. Needs the feature
-    /// `agent`.
-    #[must_use]
-    pub fn agent(mut self, agent: AgentChoice) -> Self {
-        self.config.agent = agent;
-        self
-    }
-
-    /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
-    /// is gone. Default: 0.
-    #[must_use]
-    pub fn memory_alone(mut self, bytes: u64) -> Self {
-        self.config.memory_alone = bytes;
-        self
-    }
-
-    /// How many bytes are prefetched.
-    #[must_use]
-    pub fn look_ahead(mut self, bytes: u64) -> Self {
-        self.config.look_ahead = bytes;
-        self
-    }
-
-    /// The reaction to a sample that cannot be read. Default: [`OnError::Fail`].
-    #[must_use]
-    pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.config.on_error = on_error;
-        self
-    }
-
-    /// The most bytes per second from the origin. Default: no limit.
-    #[must_use]
-    pub fn origin_limit(mut self, bytes_per_second: u64) -> Self {
-        self.config.origin_limit = Some(bytes_per_second);
-        self
-    }
-
-    /// The most parallel reads from the origin, hedges included. Default: adapted during the run.
-    #[must_use]
-    pub fn origin_parallelism(mut self, reads: usize) -> Self {
-        self.config.origin_parallelism = Some(reads);
-        self
-    }
-
-    /// The measured speeds of origin and disks, for plans and for the first number of parallel
-    /// reads. Default: none.
-    #[must_use]
-    pub fn calibration(mut self, calibration: Calibration) -> Self {
-        self.config.calibration = Some(Arc::new(calibration));
-        self
-    }
-
     /// The trainer's computation time per batch, for predicted times only. Default: unknown.
     #[must_use]
     pub fn compute_per_batch(mut self, time: Duration) -> Self {
         self.config.compute = time;
-        self
-    }
-
-    /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of
-    /// the first failure, with waits from 100 ms to 10 s.
-    #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.config.retry = policy;
-        self
-    }
-
-    /// Retries a failed read from the origin until this time after its first failure, with any
-    /// number of attempts. Set it above the longest outage that the run must survive. Replaces the
-    /// patience and the number of attempts of [`retry`](Self::retry), and keeps its waits. A silent
-    /// server of a network file system is waited for this long, too, instead of 20 minutes.
-    #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.config.patience = Some(patience);
-        self
-    }
-
-    /// Restores files that the storage has moved to an archive, in the background and in the order
-    /// of their first use. Without it their first reads wait for it.
-    #[must_use]
-    pub fn recall(mut self, recall: bool) -> Self {
-        self.config.recall = recall;
-        self
-    }
-
-    /// The timeout of reads from the origin, after which they are retried. `None`: none. Default:
-    /// 30 s plus eight times the transfer time of its bytes at the recent throughput.
-    #[must_use]
-    pub fn deadline(mut self, policy: impl Into<Option<DeadlinePolicy>>) -> Self {
-        self.config.deadline = policy.into();
-        self
-    }
-
-    /// When a slow read from the origin is hedged. `None`: never. Default: after three times the
-    /// 95th percentile of reads of its size, and at least 10 ms. At most 3 of 100 reads are hedged.
-    #[must_use]
-    pub fn hedge(mut self, policy: impl Into<Option<HedgePolicy>>) -> Self {
-        self.config.hedge = policy.into();
         self
     }
 
@@ -444,10 +295,10 @@ impl Builder {
         self.by_id().prepare()?.source()
     }
 
-    /// Prepares and starts the run, for async code under any executor.
+    /// [`start`](Self::start) for async code under any executor.
     ///
     /// # Errors
-    /// As [`prepare_with`](Self::prepare_with).
+    /// As [`prepare_async`](Self::prepare_async).
     ///
     /// # Cancel safety
     /// Dropping the future starts nothing.
@@ -458,7 +309,7 @@ impl Builder {
     /// [`source`](Self::source) for async code under any executor.
     ///
     /// # Errors
-    /// As [`source`](Self::source).
+    /// As [`prepare_async`](Self::prepare_async) and [`Ready::source`].
     ///
     /// # Cancel safety
     /// Dropping the future starts nothing.
@@ -472,7 +323,14 @@ impl Builder {
         self.epochs(2).recall(false)
     }
 
-    async fn prepare_async(self) -> Result<Ready> {
+    /// [`prepare`](Self::prepare) for async code under any executor.
+    ///
+    /// # Errors
+    /// As [`prepare_with`](Self::prepare_with), but on any thread.
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn prepare_async(self) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.run(async move { self.prepared(&context, |_| ()).await }).await?;

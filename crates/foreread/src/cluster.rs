@@ -48,7 +48,7 @@ pub(crate) fn describe(
             (Some(stored), Some(servers)) => Some(stored.servers(servers)),
             (_, servers) => servers.clone(),
         },
-        ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
+        ..Cluster::single(CacheStore::new(StoreId(config.rank.rank), levels))
     }
 }
 

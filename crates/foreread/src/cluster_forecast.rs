@@ -105,8 +105,8 @@ impl Planned {
         }))
     }
 
-    /// The caches of a rank among all. Memory that keeps what stored units bring is a cache if all
-    /// ranks together can hold the data.
+    /// The caches of a rank among all. Memory that keeps the samples of stored units is a cache if
+    /// all ranks together can hold the data.
     fn levels_together(&self, own: &[Level]) -> Vec<Level> {
         let mut levels = own.to_vec();
         let Some(units) = self.units.filter(|units| units.memory_bytes > 0) else { return levels };

@@ -12,16 +12,17 @@ use foreread_loader::OnError;
 use foreread_open::calibration::Calibration;
 use foreread_open::disk::Disk;
 use foreread_open::error::{Error, Result};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::OriginSettings;
 use foreread_open::size::ByteSize;
 use foreread_open::storage::StorageOptions;
 use foreread_open::target::TargetSpec;
 use foreread_oracle::Deal;
+use foreread_types::RankOf;
 use serde::{Deserialize, Serialize};
 
 use crate::agent_choice::AgentChoice;
+use crate::config_rows::config_rows;
 use crate::machine::Machine;
 
 /// How an epoch's order is determined.
@@ -97,139 +98,31 @@ impl fmt::Display for Memory {
     }
 }
 
-/// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
-///
-/// [`Default`] has the values that each field documents. The number of epochs has no default: a run
-/// must set it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Config {
-    /// Samples per batch, on this rank. At least 1.
-    pub batch_size: u64,
-    /// Passes over the dataset, 1 to 1,000,000. No default: a run with 0, which means unset, is
-    /// refused. [`Builder::source`](crate::Builder::source) needs none.
-    pub epochs: u64,
-    /// The seed of the order.
-    pub seed: u64,
-    /// The sampler of the order.
-    pub sampler: SamplerKind,
-    /// Drop the samples that do not divide evenly among ranks and batches, instead of padding.
-    pub drop_last: bool,
-    /// How ranks share an epoch.
-    pub deal: Deal,
-    /// In a group: each sample of a global batch goes to the rank that caches it, as far as equal
-    /// shares allow. Steps and positions stay as with `deal`.
-    pub locality: bool,
-    /// The memory tier.
-    pub memory: Memory,
-    /// The disk tier: none, one or several directories.
-    pub disk: Vec<Disk>,
-    /// How many bytes are prefetched. Never more than an epoch.
-    pub look_ahead: u64,
-    /// The rank of this process.
-    pub rank: u32,
-    /// The number of ranks.
-    pub world_size: u32,
-    /// The number of processes that share this node's memory, in a group or not: [`Memory::Auto`]
-    /// is half of it for all. `None`: from the launcher's environment.
-    pub node_ranks: Option<u32>,
-    /// The rank of this process on its node: each has a part of the disk tier's directories.
-    /// `None`: from the launcher.
-    pub node_rank: Option<u32>,
-    /// The most bytes per second from the origin.
-    pub origin_limit: Option<u64>,
-    /// The most parallel reads from the origin.
-    pub origin_parallelism: Option<usize>,
-    /// How failed reads from the origin are retried.
-    pub retry: RetryPolicy,
-    /// How long failed reads are retried, with any number of attempts, and how long a silent server
-    /// of a network file system is waited for. `None`: as `retry` says, and 20 minutes.
-    pub patience: Option<Duration>,
-    /// Whether files that the storage has moved to an archive are restored in the background.
-    pub recall: bool,
-    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no
-    /// timeout.
-    pub deadline: Option<DeadlinePolicy>,
-    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are
-    /// not hedged.
-    pub hedge: Option<HedgePolicy>,
-    /// The storage backend's settings for the training data.
-    pub storage_options: StorageOptions,
-    /// The storage backend's settings for the validation data.
-    pub validate_storage_options: StorageOptions,
-    /// The measured speeds of origin and disks: for predicted times, and for the first number of
-    /// parallel reads.
-    pub calibration: Option<Arc<Calibration>>,
-    /// The reaction to a sample that cannot be read.
-    pub on_error: OnError,
-    /// A second dataset, read in order after every epoch.
-    pub validate: Option<String>,
-    /// The format of the datasets' objects. `None`: detected from names, or known from a catalog.
-    pub format: Option<Format>,
-    /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
-    pub(crate) compute: Duration,
-    /// The numbers of the samples that passes read, by dataset, where the targets are parts of
-    /// catalogs.
-    pub(crate) chosen: Vec<Option<Arc<[u64]>>>,
-    /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
-    /// there is none.
-    pub agent: AgentChoice,
-    /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
-    /// is gone. 0 by default: what was given to the agent is free for others then.
-    pub memory_alone: u64,
-    /// What the agent calls this job, in its status and in its policy. `None`: the name of the
-    /// Slurm job, or the program's.
-    pub job_name: Option<String>,
-    /// Whether samples are requested by id, and the settings have no order.
-    pub(crate) is_by_id: bool,
-    /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
-    /// all the same has no disk tier.
-    pub plan_only: bool,
-    /// The node.
-    pub(crate) machine: Machine,
+/// Defines [`Config`] by its rows.
+macro_rules! fields {
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis $field:ident: $type:ty = $default:expr $(, |$given:ident: $from:ty| $value:expr)?;
+    )*) => {
+        /// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
+        ///
+        /// [`Default`] has the values that each field documents. The number of epochs has no
+        /// default: a run must set it.
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        pub struct Config {
+            $($(#[$doc])* $vis $field: $type,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            batch_size: 64,
-            epochs: 0,
-            seed: 0,
-            sampler: SamplerKind::default(),
-            drop_last: false,
-            deal: Deal::Torch,
-            locality: false,
-            memory: Memory::Auto,
-            disk: Vec::new(),
-            look_ahead: 256 << 20,
-            rank: 0,
-            world_size: 1,
-            node_ranks: None,
-            node_rank: None,
-            origin_limit: None,
-            origin_parallelism: None,
-            retry: RetryPolicy::default(),
-            patience: None,
-            recall: false,
-            deadline: Some(DeadlinePolicy::default()),
-            hedge: Some(HedgePolicy::default()),
-            storage_options: StorageOptions::default(),
-            validate_storage_options: StorageOptions::default(),
-            calibration: None,
-            compute: Duration::ZERO,
-            chosen: Vec::new(),
-            on_error: OnError::Fail,
-            validate: None,
-            format: None,
-            agent: AgentChoice::default(),
-            memory_alone: 0,
-            job_name: None,
-            is_by_id: false,
-            plan_only: false,
-            machine: Machine::default(),
-        }
-    }
-}
+config_rows!(fields);
 
 impl Config {
     /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are
@@ -255,7 +148,7 @@ impl Config {
             patience: self.patience,
             deadline: self.deadline,
             hedge: self.hedge,
-            seed: self.seed ^ (u64::from(self.rank) << 32),
+            seed: self.seed ^ (u64::from(self.rank.rank) << 32),
         }
     }
 
@@ -275,19 +168,18 @@ impl Config {
         if self.epochs > Self::MAX_EPOCHS {
             return Err(("epochs", format!("must be at most {}", Self::MAX_EPOCHS)));
         }
-        least("world-size", u64::from(self.world_size))?;
-        if self.rank >= self.world_size {
-            let why = format!("ranks run from 0 to {}, one below the world size", self.world_size - 1);
+        let RankOf { rank, ranks } = self.rank;
+        least("world-size", u64::from(ranks))?;
+        if rank >= ranks {
+            let why = format!("ranks run from 0 to {}, one below the world size", ranks - 1);
             return Err(("rank", why));
         }
-        if let Some(ranks) = self.node_ranks {
-            least("node-ranks", u64::from(ranks))?;
-        }
-        if let (Some(rank), Some(ranks)) = (self.node_rank, self.node_ranks)
-            && rank >= ranks
-        {
-            let why = format!("ranks of a node run from 0 to {}, one below their number", ranks - 1);
-            return Err(("node-rank", why));
+        if let Some(RankOf { rank, ranks }) = self.on_node {
+            least("on-node", u64::from(ranks))?;
+            if rank >= ranks {
+                let why = format!("ranks of a node run from 0 to {}, one below their number", ranks - 1);
+                return Err(("on-node", why));
+            }
         }
         if self.disk.iter().any(|disk| disk.bytes == 0) {
             return Err(("disk", "the size of each directory must be at least 1 byte".to_owned()));
@@ -307,16 +199,12 @@ impl Config {
 
     /// The number of ranks on this node, as set or from the launcher. At least 1.
     pub fn ranks_on_node(&self) -> u32 {
-        self.on_node().ranks
+        self.rank_on_node().ranks.max(1)
     }
 
     /// The rank on its node, as set or from the launcher.
-    pub(crate) fn on_node(&self) -> NodeRank {
-        if let (Some(_), Some(_)) = (self.node_rank, self.node_ranks) {
-            return NodeRank::of(self.node_rank, self.node_ranks);
-        }
-        let launched = self.machine.on_node();
-        NodeRank::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
+    pub(crate) fn rank_on_node(&self) -> RankOf {
+        self.on_node.unwrap_or_else(|| self.machine.on_node())
     }
 
     /// The numbers of the samples that passes over a dataset read. `None` for all.

@@ -1,4 +1,4 @@
-//! The interface of a group of ranks within this library. The feature `peer` contains its
+//! The interface of a group of ranks within this library. The feature `share` contains its
 //! implementation.
 
 use std::fmt::Debug;

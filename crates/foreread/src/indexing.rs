@@ -25,7 +25,7 @@ use crate::runtime::Workers;
 #[cfg(feature = "tables")]
 use crate::table::{TableOptions, TableSource};
 
-/// What an index needs of a builder.
+/// The settings of a builder that an index needs.
 struct Indexing {
     targets: TargetSpec,
     registry: Registry,
@@ -96,8 +96,8 @@ impl Builder {
     }
 
     /// Makes the catalog of the rows of a table, one sample each. The target is the location of
-    /// their files. If it is empty, it is what the table's paths have in common, or the directory
-    /// of the table. Blocks the thread.
+    /// their files. If it is empty, it is the common part of the table's paths, or the directory of
+    /// the table. Blocks the thread.
     ///
     /// # Errors
     /// If the table cannot be read or lacks a column, for rows without a file, and those of
@@ -152,7 +152,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         let mut keys = String::from("key,size\n");
-        // Not in the order of names, and with what is no sample.
+        // Not in the order of names, and with entries that are no samples.
         for number in (0..200).map(|number| number * 77 % 200) {
             std::fs::create_dir_all(data.join(format!("c{}", number % 3))).unwrap();
             std::fs::write(data.join(format!("c{}/{number:03}", number % 3)), [7; 5]).unwrap();

@@ -41,6 +41,7 @@ mod cluster;
 mod cluster_blocks;
 mod cluster_forecast;
 mod config;
+mod config_rows;
 mod group_member;
 mod indexing;
 mod loader;
@@ -55,6 +56,7 @@ mod plot;
 mod prepared;
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod ranks;
+mod ready;
 mod released;
 pub mod report;
 mod runtime;
@@ -68,7 +70,7 @@ pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError}
 pub use foreread_open::disk::Disk;
 pub use foreread_open::{calibration, size};
 pub use foreread_oracle::Deal;
-pub use foreread_types::{Interface, SampleId};
+pub use foreread_types::{Interface, RankOf, SampleId};
 
 pub use foreread_open::error::{Error, ErrorKind, Result};
 pub use foreread_open::registry::Registry;
@@ -77,9 +79,10 @@ pub use foreread_open::storage::StorageOptions;
 pub use crate::agent_choice::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub use crate::builder::Builder;
 pub use crate::config::{Config, Memory, SamplerKind};
-pub use crate::loader::{Batches, Jump, Loader, Ready};
+pub use crate::loader::{Batches, Jump, Loader};
 pub use crate::memory::free_memory;
 pub use crate::order_group::order_group_seed;
+pub use crate::ready::Ready;
 pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::{State, StateLock};
 #[doc(hidden)]
@@ -121,10 +124,9 @@ pub mod dataset {
 /// use foreread::table::{TableOptions, TableSource};
 /// use foreread::Loader;
 ///
-/// let mut options = TableOptions::default();
-/// options.label = Some("class".into());
-/// let table = TableSource::At(format!("{target}/train.csv"));
-/// let catalog = Loader::builder(target).index_table(table, options, IndexOptions::default(), |_| ())?;
+/// let mut options = TableOptions::default(); options.label = Some("class".into()); let table =
+/// TableSource::At(format!("{target}/train.csv")); let catalog =
+/// Loader::builder(target).index_table(table, options, IndexOptions::default(), |_| ())?;
 /// assert_eq!(catalog.label(foreread::SampleId(0)), Some("cat"));
 /// # std::fs::remove_dir_all(&directory)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -149,7 +151,10 @@ pub mod policy {
     pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 }
 
-/// Plans of runs: placement, the lower bound of bytes from the origin, predicted times.
+/// Plans of runs: the content of each cache, the lower bound of bytes from the origin, and
+/// predicted times.
+///
+/// The planner itself is the crate `foreread-planner`, whose types are not part of this interface.
 ///
 /// ```
 /// use foreread::Config;
@@ -159,14 +164,13 @@ pub mod policy {
 /// config.epochs = 10;
 /// config.memory = "1GiB".parse()?;
 /// let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-/// assert!(planned.floor() >= 1000 << 20);
+/// assert!(planned.floor() >= 1000 << 20 && planned.origin_bytes() >= planned.floor());
+/// let [memory] = planned.levels() else { unreachable!("one kind of cache is set") };
+/// assert_eq!((&*memory.name, memory.capacity), ("memory", 1 << 30));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod plan {
-    pub use foreread_loader::BlockTable;
-    pub use foreread_planner::{
-        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Resource, Retention, ServerGain, Summary,
-    };
+    pub use foreread_planner::{Amount, EpochForecast, LevelPlan, Resource, ServerGain};
     pub use foreread_types::Sizes;
 
     pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};

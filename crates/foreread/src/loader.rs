@@ -9,161 +9,25 @@ use std::time::Duration;
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
-use foreread_open::error::{Error, Result};
+use foreread_open::error::Result;
 use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Position, Run};
-use foreread_planner::LocalPlan;
+use foreread_planner::{LevelPlan, LocalPlan};
 use futures::Stream;
 use tokio::task::JoinSet;
 
-use crate::assembly::{Assembly, ReadParts};
-use crate::builder::Builder;
+use crate::assembly::Assembly;
 use crate::config::Config;
 use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::node_links::{HostedStore, NodeLinks};
-use crate::planned::Planned;
-use crate::prepared::Prepared;
-use crate::report::{Adapted, DiskReport, Report, RunTotals, UnitsReport, WarmDataset};
+use crate::report::{Adapted, DiskReport, Report, RunTotals, UnitsReport};
 use crate::runtime::Workers;
 use crate::state::State;
 
 /// The length of one wait for the next batch.
 const BATCH_POLL: Duration = Duration::from_millis(100);
-
-/// A run that is ready to start.
-#[derive(Debug)]
-pub struct Ready {
-    prepared: Prepared,
-    workers: Workers,
-}
-
-impl Ready {
-    pub(crate) fn new(prepared: Prepared, workers: Workers) -> Self {
-        Self { prepared, workers }
-    }
-
-    pub(crate) fn parts(self) -> (Prepared, Workers) {
-        (self.prepared, self.workers)
-    }
-
-    /// The plan.
-    pub fn prepared(&self) -> &Prepared {
-        &self.prepared
-    }
-
-    /// Has the node's agent fill its memory with the training data ahead of a run, if `begin` is
-    /// set. Returns how much of them is there. The agent continues when this process ends. It
-    /// reads each sample once, however many processes ask. `None` without an agent. Blocks the
-    /// thread until the agent has answered.
-    ///
-    /// # Errors
-    /// If the agent has ended, or cannot do it. Also if the dataset is a part of a catalog, because
-    /// an agent keeps the whole.
-    pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
-        self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
-    }
-
-    /// Begins the same with one of several equal parts of the data, from 0: a cluster's agents
-    /// each keep one.
-    ///
-    /// # Errors
-    /// As [`warm_agent`](Self::warm_agent).
-    pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
-        self.refuse_part()?;
-        self.prepared.agents.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
-    }
-
-    fn refuse_part(&self) -> Result<()> {
-        match self.prepared.named.first() {
-            Some(part) if part.numbers().is_some() => Err(Error::usage(format!(
-                "these are {} of the {} samples of {}, and an agent is filled with all: name the whole \
-                 dataset, or let the job that reads these fill it",
-                part.len(),
-                part.with_gone().len(),
-                part.base_url()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts reading ahead.
-    pub fn start(self) -> Loader {
-        let Self { prepared, workers } = self;
-        let Prepared {
-            planned,
-            opened,
-            named: catalogs,
-            caches,
-            disk,
-            shared,
-            blocks,
-            released,
-            group,
-            buffers,
-            agents,
-            node_host,
-            ..
-        } = prepared;
-        let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
-        // The limit of the training data. The validation data have the same, or the same store.
-        let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
-            tracing::info!(
-                tier = cache.name(),
-                capacity = level.capacity,
-                samples = level.samples,
-                "a tier of the run"
-            );
-        }
-        tracing::info!(
-            samples = catalogs[0].len(),
-            bytes = catalogs[0].total_bytes(),
-            passes = run.passes().len(),
-            look_ahead = config.look_ahead,
-            retention = ?plan.retention(),
-            floor,
-            "starting"
-        );
-        let locality = group.as_ref().and_then(|group| group.locality());
-        let Config { look_ahead, on_error, .. } = config;
-        let units = units.as_ref().map(|_| shared.units().clone());
-        let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let dealing = locality.clone();
-        let mut assembly = Assembly::new(opened, caches, dealing, look_ahead, on_error, blocks, reading);
-        let mut recalls = JoinSet::new();
-        for files in released {
-            recalls.spawn_on(files.recall(run.clone()), workers.handle());
-        }
-        agents.announce(&run, &plan, locality.as_ref());
-        let inner = assembly.start(run, plan, workers.handle());
-        agents.watch(inner.stalled());
-        Loader {
-            inner,
-            earlier: RunReport::default(),
-            earlier_history: History::default(),
-            assembly,
-            catalogs,
-            config,
-            floor,
-            factors,
-            units,
-            origin: shared.meter,
-            limit,
-            disk,
-            group,
-            agents,
-            node_host,
-            jumped: false,
-            left: AtomicBool::new(false),
-            _memory: memory,
-            _recalls: recalls,
-            workers,
-        }
-    }
-}
 
 /// The target of [`Loader::jump`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,37 +63,37 @@ pub enum Jump {
 /// ```
 #[derive(Debug)]
 pub struct Loader {
-    inner: foreread_loader::Loader,
+    pub(crate) inner: foreread_loader::Loader,
     /// The report until the last jump.
-    earlier: RunReport,
+    pub(crate) earlier: RunReport,
     /// The history until the last jump.
-    earlier_history: History,
-    assembly: Assembly,
-    catalogs: Vec<Catalog>,
-    config: Config,
-    floor: u64,
+    pub(crate) earlier_history: History,
+    pub(crate) assembly: Assembly,
+    pub(crate) catalogs: Vec<Catalog>,
+    pub(crate) config: Config,
+    pub(crate) floor: u64,
     /// The stored bytes of delivered ones, if some samples are decoded.
-    factors: Option<StoredFactors>,
+    pub(crate) factors: Option<StoredFactors>,
     /// The stored units that samples share, if some do.
-    units: Option<Units>,
-    origin: Meter,
-    limit: Option<Limit>,
-    disk: Option<foreread_open::disk::OpenDisk>,
-    group: Option<Box<dyn GroupMember>>,
+    pub(crate) units: Option<Units>,
+    pub(crate) origin: Meter,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) disk: Option<foreread_open::disk::OpenDisk>,
+    pub(crate) group: Option<Box<dyn GroupMember>>,
     /// The node's agent, and the cache of its ranks.
-    agents: NodeLinks,
-    /// The cache of this node's ranks, on the one that hosts it.
-    node_host: Option<Arc<dyn HostedStore>>,
+    pub(crate) agents: NodeLinks,
+    /// The cache of this node's ranks, on the rank that hosts it.
+    pub(crate) node_host: Option<Arc<dyn HostedStore>>,
     /// Whether the run has jumped.
-    jumped: bool,
+    pub(crate) jumped: bool,
     /// Whether the group knows that this rank is done.
-    left: AtomicBool,
+    pub(crate) left: AtomicBool,
     /// Counted until the loader is dropped.
-    _memory: Option<Grant>,
+    pub(crate) _memory: Option<Grant>,
     /// Files that are restored from an archive, until the loader is dropped.
-    _recalls: JoinSet<()>,
+    pub(crate) _recalls: JoinSet<()>,
     /// Last: the engine's task is dropped before its threads.
-    workers: Workers,
+    pub(crate) workers: Workers,
 }
 
 impl Loader {
@@ -238,18 +102,6 @@ impl Loader {
 
     /// The same for a rank that was interrupted.
     pub const INTERRUPTED_FAREWELL: Duration = INTERRUPTED_FAREWELL;
-
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
-    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
-    pub fn builder(target: impl Into<String>) -> Builder {
-        Builder::new(target.into(), Config::default())
-    }
-
-    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
-    /// one.
-    pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
-        Builder::new(target.into(), config)
-    }
 
     /// Batches in order, like `for batch in &loader`. Blocks the thread. Async code uses the loader
     /// as a [`Stream`].
@@ -284,7 +136,6 @@ impl Loader {
     pub fn report(&self) -> Report {
         let whole = RunTotals {
             rank: self.config.rank,
-            world_size: self.config.world_size,
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
@@ -360,8 +211,9 @@ impl Loader {
     /// lost.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
-    /// down. The run has ended like that of a dropped loader.
+    /// If the given [runtime](Builder::runtime) was shut down. If this thread belongs to it, and
+    /// there are writes or other ranks to wait for. The run has ended like that of a dropped
+    /// loader.
     pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
             self.leave(Self::FAREWELL)?;
@@ -372,19 +224,22 @@ impl Loader {
         Ok(self.report())
     }
 
-    /// [`close`](Self::close) for async code.
+    /// [`close`](Self::close) for async code, on any thread.
+    ///
+    /// # Errors
+    /// If the given [runtime](Builder::runtime) was shut down. The run has ended like that of a
+    /// dropped loader.
     ///
     /// # Cancel safety
     /// Dropping the future drops the loader.
-    pub async fn close_async(self) -> Report {
+    pub async fn close_async(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
-            self.leave_async(Self::FAREWELL).await;
+            self.leave_async(Self::FAREWELL).await?;
         }
         if let Some(flush) = self.flush() {
-            // It fails only if the given runtime was shut down, and then no write is left.
-            let _ = self.workers.run(flush).await;
+            self.workers.run(flush).await?;
         }
-        self.report()
+        Ok(self.report())
     }
 
     /// The counters of the disks of its node's cache, on the rank that hosts it. A cache that uses
@@ -456,8 +311,8 @@ impl Loader {
     /// [`leave_async`](Self::leave_async).
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
-    /// down.
+    /// In a group, if the given [runtime](Builder::runtime) was shut down, or this thread belongs
+    /// to it.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
         if self.group.is_some() {
             // Before any message to the group.
@@ -468,34 +323,34 @@ impl Loader {
     }
 
     /// [`leave`](Self::leave) for a program that may be interrupted: after `interrupted`, it takes
-    /// at most `haste`.
+    /// at most [`INTERRUPTED_FAREWELL`](Self::INTERRUPTED_FAREWELL).
     ///
     /// # Errors
     /// As [`leave`](Self::leave), and if `interrupted` panics.
     pub fn leave_unless(
         &self,
         at_most: Duration,
-        haste: Duration,
         interrupted: impl Fn() -> bool + Send + 'static,
     ) -> Result<Option<Merged>> {
         if self.group.is_some() {
             self.workers.may_block()?;
         }
-        let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), self.leaving(haste)) else {
-            return Ok(None);
-        };
+        let hurrying = self.leaving(Self::INTERRUPTED_FAREWELL);
+        let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), hurrying) else { return Ok(None) };
         self.workers.wait(async move { Ok(unless(interrupted, leaving, hurrying).await) })
     }
 
-    /// [`leave`](Self::leave) for async code.
+    /// [`leave`](Self::leave) for async code, on any thread.
+    ///
+    /// # Errors
+    /// In a group, if the given [runtime](Builder::runtime) was shut down.
     ///
     /// # Cancel safety
     /// The group may know that this rank is done. The rank serves the others while the loader
     /// lives.
-    pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
-        let leaving = self.leaving(at_most)?;
-        // It fails only if the given runtime was shut down, and then this rank serves no other.
-        self.workers.run(async move { Ok(leaving.await) }).await.ok().flatten()
+    pub async fn leave_async(&self, at_most: Duration) -> Result<Option<Merged>> {
+        let Some(leaving) = self.leaving(at_most) else { return Ok(None) };
+        self.workers.run(async move { Ok(leaving.await) }).await
     }
 
     fn leaving(
@@ -508,8 +363,14 @@ impl Loader {
         Some(group.leave(Merged::of(&self.report()), at_most))
     }
 
-    /// The placement of samples, and the lower bound.
-    pub fn plan(&self) -> &LocalPlan {
+    /// The caches of this rank, or of its node, and their content by the plan.
+    pub fn levels(&self) -> &[LevelPlan] {
+        self.inner.plan().levels()
+    }
+
+    /// The planner's plan, whose interface is not that of this crate.
+    #[doc(hidden)]
+    pub fn local_plan(&self) -> &LocalPlan {
         self.inner.plan()
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use foreread_open::node_rank::NodeRank;
+use foreread_open::node_rank;
+use foreread_types::RankOf;
 
 use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
 
@@ -58,8 +59,8 @@ impl Default for Machine {
 
 impl Machine {
     /// The rank on the node, from the launcher.
-    pub(crate) fn on_node(&self) -> NodeRank {
-        NodeRank::launched(&|name| match &self.variables {
+    pub(crate) fn on_node(&self) -> RankOf {
+        node_rank::launched(&|name| match &self.variables {
             Some(variables) => variables.get(name).cloned(),
             None => std::env::var(name).ok(),
         })
@@ -80,7 +81,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{Config, Deal, Loader, Memory};
+    use crate::{Config, Loader, Memory};
 
     type Variables = Vec<(&'static str, String)>;
 
@@ -124,7 +125,7 @@ mod tests {
 
     /// The capacity of a loader's memory tier.
     pub(super) fn memory(loader: &crate::Ready) -> u64 {
-        let levels = loader.prepared().cluster().stores[0].levels.iter();
+        let levels = loader.prepared().cluster.stores[0].levels.iter();
         levels.filter(|level| level.name == "memory").map(|level| level.capacity).sum()
     }
 
@@ -142,7 +143,7 @@ mod tests {
         crate::planned::Planned::new(config(&machine), &[foreread_types::Sizes::uniform(1000, 16 << 10)])
             .unwrap();
         let first = prepare(&train).start();
-        assert_eq!(first.plan().origin_bytes(), 300 * (16 << 10));
+        assert_eq!(first.local_plan().origin_bytes(), 300 * (16 << 10));
         assert_eq!(first.batches().map(Result::unwrap).count(), 38);
         let second = prepare(&train);
         let both = most + memory(&second) + 2 * LOOK_AHEAD;
@@ -185,8 +186,9 @@ mod tests {
                 .map(|rank| {
                     let machine = Machine::imagined(root.path(), 4 * FREE, &variables(rank));
                     let builder = Loader::builder_with(&url, config(&machine)).disk(&cache, 8 << 20);
-                    let builder = builder.rank(rank, 8, Deal::Torch);
-                    let builder = if launcher == "none" { builder.on_node(rank, 8) } else { builder };
+                    let rank = RankOf { rank, ranks: 8 };
+                    let builder = builder.rank(rank);
+                    let builder = if launcher == "none" { builder.on_node(rank) } else { builder };
                     builder.prepare().unwrap()
                 })
                 .collect();
@@ -205,7 +207,7 @@ mod tests {
     fn invalid_ranks_on_a_node_are_refused() {
         let builder = || Loader::builder("/nowhere").epochs(1).memory(Memory::Bytes(0));
         for (rank, ranks) in [(0, 0), (8, 8)] {
-            let error = builder().on_node(rank, ranks).prepare().unwrap_err();
+            let error = builder().on_node(RankOf { rank, ranks }).prepare().unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::Usage, "{error}");
         }
     }

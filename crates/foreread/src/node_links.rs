@@ -14,6 +14,7 @@ use foreread_open::error::Result;
 use foreread_open::origin_policy::OtherReads;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
+use foreread_types::RankOf;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ pub(crate) trait CacheClient: Debug + Send + Sync {
     fn set_blocks(&self, blocks: Option<u64>);
 
     /// Announces the order of a run, in place of an earlier one. With a plan of a group, the orders
-    /// of all ranks, and of them what the plan has this node keep.
+    /// of all ranks, limited to the samples that this node keeps by the plan.
     fn announce(&self, run: &Run, of_group: Option<&LocalPlan>, locality: Option<Arc<LocalityDeal>>);
 
     /// Announces that there are no orders.
@@ -62,9 +63,9 @@ pub(crate) trait CacheClient: Debug + Send + Sync {
     /// Reports from now on how long the trainer has waited.
     fn watch(&self, stalled: StalledTime);
 
-    /// Has the agent fill its memory with a part of the training data, if `begin` is set. Returns
-    /// how much of all of them is there.
-    fn warm(&self, begin: bool, part: (u32, u32)) -> Result<WarmDataset>;
+    /// Has the agent fill its memory with its part of the training data, if `begin` is set. `part`
+    /// is its rank among the agents that share them. Returns how much of all of them is there.
+    fn warm(&self, begin: bool, part: RankOf) -> Result<WarmDataset>;
 
     /// The samples by the way they came. `None` if it has not served.
     fn report(&self) -> Option<AgentReport>;
@@ -85,7 +86,7 @@ pub(crate) trait HostedStore: Debug + Send + Sync {
 /// The connections of a run. None without an agent, on a rank that shares no cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeLinks {
-    /// To what the samples come from, or will come from once it serves.
+    /// To the source of the samples, or their source once it serves.
     pub(crate) samples: Option<Arc<dyn CacheClient>>,
     /// Whether that is the cache of the node.
     pub(crate) is_cache: bool,
@@ -99,8 +100,8 @@ impl NodeLinks {
         self.relayed.as_ref().or(self.samples.as_ref()).filter(|agent| agent.is_attached())
     }
 
-    /// Announces the order of a run, in place of an earlier one. The cache of a node keeps what the
-    /// plan says, whatever the order.
+    /// Announces the order of a run, in place of an earlier one. The cache of a node keeps the
+    /// samples of the plan, whatever the order.
     pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, locality: Option<&Arc<LocalityDeal>>) {
         match &self.samples {
             Some(cache) if self.is_cache => cache.announce_none(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_loader::BlockTable;
 use foreread_memory::MemoryTier;
 use foreread_open::error::Result;
 use foreread_open::stored::{StoredFactors, StoredSizes};
@@ -12,11 +13,11 @@ use foreread_oracle::{
     Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Level, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes, plan,
-    plan_to_keep, predict,
+    Cluster, EpochForecast, Level, LevelPlan, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes,
+    plan, plan_to_keep, predict,
 };
 use foreread_tier::CacheTier;
-use foreread_types::{DatasetId, Rank, SampleId, Sizes};
+use foreread_types::{DatasetId, Rank, RankOf, SampleId, Sizes};
 use serde::Serialize;
 
 use crate::cluster;
@@ -100,6 +101,8 @@ pub struct Planned {
     /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one
     /// by one.
     pub(crate) block_bytes: Option<u64>,
+    /// These blocks, once the training data are open and their places are planned.
+    pub(crate) first_blocks: Option<BlockTable>,
     /// Whether the training data may be read in blocks: shards outside of the page cache.
     pub(crate) may_have_blocks: bool,
     /// The stored units that samples share, if some do.
@@ -153,7 +156,7 @@ impl Planned {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
-        let memory = memory_of(&config, sizes, &place, config.on_node().ranks);
+        let memory = memory_of(&config, sizes, &place, config.ranks_on_node());
         let mut cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let mut plan = plan(&counted, sizes, &cluster)?;
@@ -196,6 +199,7 @@ impl Planned {
             plan,
             floor,
             block_bytes,
+            first_blocks: None,
             may_have_blocks,
             factors: factors(&place, units.as_ref()),
             units,
@@ -219,7 +223,7 @@ impl Planned {
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
         let is_timed = cluster::is_timed(&config, place);
-        let store = whole.store_index(Rank(config.rank)).unwrap_or_default();
+        let store = whole.store_index(Rank(config.rank.rank)).unwrap_or_default();
         let floor = match &place.stored {
             // As above.
             _ if place.has_agent => 0,
@@ -243,6 +247,7 @@ impl Planned {
             plan,
             floor,
             block_bytes: blocks.bytes,
+            first_blocks: None,
             may_have_blocks: shards.is_some_and(|shards| !shards.in_units),
             factors: factors(place, None),
             units: None,
@@ -259,14 +264,27 @@ impl Planned {
         &self.run
     }
 
-    /// The caches and the origin that the plan was made for.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    /// The caches of this rank, or of its node, and their content by the plan.
+    pub fn levels(&self) -> &[LevelPlan] {
+        self.plan.levels()
     }
 
-    /// The placement of samples.
-    pub fn plan(&self) -> &LocalPlan {
+    /// The bytes that the plan reads from the origin: for this rank alone or, in a group, for all
+    /// ranks.
+    pub fn origin_bytes(&self) -> u64 {
+        self.plan.origin_bytes()
+    }
+
+    /// The planner's plan, whose interface is not that of this crate.
+    #[doc(hidden)]
+    pub fn local_plan(&self) -> &LocalPlan {
         &self.plan
+    }
+
+    /// The bytes between the samples of the blocks that the first epoch reads. `None` without
+    /// blocks, or if no dataset was opened.
+    pub fn block_waste_bytes(&self) -> Option<u64> {
+        self.first_blocks.as_ref().map(BlockTable::waste)
     }
 
     /// The stored units that samples share, and how often they are read. `None` if none do.
@@ -289,10 +307,14 @@ impl Planned {
         if !self.is_timed {
             return Ok(None);
         }
-        Ok(Some(match &self.plan {
+        let mut epochs = match &self.plan {
             LocalPlan::Private(plan) => predict(plan, &self.counted, &read(&self.cluster, self.units))?,
             LocalPlan::Cluster { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
-        }))
+        };
+        if let (Some(blocks), Some(first)) = (&self.first_blocks, epochs.first_mut()) {
+            first.requests = blocks.requests(first.requests);
+        }
+        Ok(Some(epochs))
     }
 
     /// The savings of `more` bytes in each kind of cache, memory first, then disk, even if the run
@@ -319,7 +341,7 @@ impl Planned {
         let mut plan = plan(&self.counted, &self.sizes, &cluster)?;
         let mut units = self.units;
         if let Some(now) = self.units.filter(|units| !units.cached) {
-            // Memory that keeps what units bring is a cache if all samples fit.
+            // Memory that keeps the samples of units is a cache if all samples fit.
             let (mut all, memory) = (cluster.clone(), cluster::kinds(&self.config).swap_remove(0));
             add(&mut all, &memory, now.memory_bytes);
             let with_all = foreread_planner::plan(&self.counted, &self.sizes, &all)?;
@@ -398,10 +420,10 @@ fn run(
     start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
 ) -> Result<Run> {
     let schedule = Arc::new(schedule(config, sizes)?);
-    let (deal, world_size, rank) = (config.deal, config.world_size, Rank(config.rank));
+    let (deal, RankOf { rank, ranks }) = (config.deal, config.rank);
     Ok(match start(&schedule)? {
-        None => Run::new(schedule, deal, world_size, rank)?,
-        Some(position) => Run::resume(schedule, deal, world_size, rank, &position)?,
+        None => Run::new(schedule, deal, ranks, Rank(rank))?,
+        Some(position) => Run::resume(schedule, deal, ranks, Rank(rank), &position)?,
     })
 }
 
@@ -511,14 +533,15 @@ mod tests {
     /// batch.
     #[test]
     fn endless_run_is_planned_as_its_next_epochs() {
-        for world_size in [1, 3] {
-            let mut config = Config { epochs: Config::MAX_EPOCHS, world_size, ..Config::default() };
+        for ranks in [1, 3] {
+            let rank = RankOf { rank: 0, ranks };
+            let mut config = Config { epochs: Config::MAX_EPOCHS, rank, ..Config::default() };
             config.memory = Memory::Bytes(30_000);
             let sizes = [Sizes::uniform(1000, 100)];
             let endless = Planned::new(config.clone(), &sizes).unwrap();
             config.epochs = ENDLESS_MAX_EPOCHS;
             let hundred = Planned::new(config, &sizes).unwrap();
-            assert_eq!((endless.plan(), endless.floor()), (hundred.plan(), hundred.floor()));
+            assert_eq!((&endless.plan, endless.floor()), (&hundred.plan, hundred.floor()));
             assert_eq!(endless.run().schedule().epochs, Config::MAX_EPOCHS);
         }
     }

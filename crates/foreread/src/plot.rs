@@ -46,7 +46,7 @@ fn numbers(title: &str, report: &Report, history: &History) -> RunPlot {
     }
 }
 
-/// `is_shared`: what seems to be storage is a cache that other processes use, too.
+/// `is_shared`: the apparent storage is a cache that other processes use, too.
 fn slot(slot: &HistorySlot, is_shared: bool) -> Slot {
     let bytes = Tier::ALL.map(|tier| match tier {
         Tier::Storage if is_shared => 0,

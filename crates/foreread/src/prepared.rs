@@ -9,20 +9,19 @@ use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_open::disk::{self, OpenDisk};
 use foreread_open::error::{Result, ended};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::{OpenDataset, open};
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
 use foreread_open::stored::StoredSizes;
 use foreread_open::target::TargetSpec;
-use foreread_open::units::{UnitPlan, unit_memory};
+use foreread_open::units::unit_memory;
 #[cfg(all(feature = "share", target_os = "linux"))]
 use foreread_peer::StorePeer;
 use foreread_planner::{LocalPlan, Retention};
 #[cfg(all(feature = "share", target_os = "linux"))]
 use foreread_tier::PeerService;
 use foreread_tier::{Buffers, CacheTier, OpenContext};
-use foreread_types::{DatasetId, Sizes};
+use foreread_types::{DatasetId, RankOf, Sizes};
 
 #[cfg(all(feature = "share", target_os = "linux"))]
 use crate::agent_client::attach;
@@ -55,7 +54,7 @@ pub struct Prepared {
     pub(crate) buffers: Arc<dyn Buffers>,
     /// The node's agent and the cache of its ranks.
     pub(crate) agents: NodeLinks,
-    /// The cache of this node's ranks, on the one that hosts it.
+    /// The cache of this node's ranks, on the rank that hosts it.
     pub(crate) node_host: Option<Arc<dyn HostedStore>>,
     /// The links of that cache to the caches of other nodes, until the start.
     #[cfg(all(feature = "share", target_os = "linux"))]
@@ -72,7 +71,7 @@ pub(crate) struct LoneRank {
     pub(crate) released: Vec<ReleasedFiles>,
     /// The node's agent, which replaces its caches if it serves already.
     pub(crate) agent: Option<Arc<dyn CacheClient>>,
-    pub(crate) on_node: NodeRank,
+    pub(crate) on_node: RankOf,
     pub(crate) resume: Option<State>,
 }
 
@@ -116,11 +115,12 @@ impl LoneRank {
                 Planned::resumed(config, &sizes, place, start)
             }
         });
-        let planned = planning.await.map_err(ended)??;
+        let mut planned = planning.await.map_err(ended)??;
         if let Some(agent) = &agent {
             agent.set_blocks(planned.block_bytes);
         }
         let blocks = blocks(&planned, &opened, context).await?;
+        planned.first_blocks = blocks.first().filter(|blocks| !blocks.is_empty()).cloned();
         if let Some(units) = &planned.units {
             shared.set_unit_memory(unit_memory(units.memory_bytes, planned.config.look_ahead));
         }
@@ -200,19 +200,9 @@ impl Prepared {
         };
         #[cfg(not(all(feature = "share", target_os = "linux")))]
         let agent = None;
-        let on_node = config.on_node();
+        let on_node = config.rank_on_node();
         let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume };
         alone.prepare(context).await
-    }
-
-    /// The blocks of the training data's shards that the first epoch reads, if any.
-    pub fn blocks(&self) -> Option<&BlockTable> {
-        self.blocks.first().filter(|blocks| !blocks.is_empty())
-    }
-
-    /// The stored units that samples share, and how often they are read. `None` if none do.
-    pub fn units(&self) -> Option<&UnitPlan> {
-        self.planned.units()
     }
 
     /// Whether the samples come from the node's agent. `false` if none has served so far.
@@ -226,6 +216,15 @@ impl Prepared {
         let agent = self.agents.samples.as_ref()?;
         let NodeRoom { memory, disk } = agent.room();
         Some(NodeCacheSize { ranks: agent.shared_by()?, memory_bytes: memory, disk_bytes: disk })
+    }
+
+    /// The ranks of its group on this node, which it knows without a launcher. `None` for a rank
+    /// that plans alone.
+    pub fn group_ranks_on_node(&self) -> Option<u32> {
+        let LocalPlan::Cluster { store, .. } = &self.planned.plan else { return None };
+        let stores = &self.planned.cluster.stores;
+        let own = stores.get(*store)?.node;
+        Some(stores.iter().map(|store| u32::from(store.node == own)).sum())
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.
@@ -292,7 +291,28 @@ fn caches(planned: &Planned, disk: Option<&OpenDisk>) -> Vec<(ReadSource, Arc<dy
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
+
     use crate::{Loader, Memory, Ready};
+
+    /// A million samples of one unit in flight took two gigabytes.
+    #[test]
+    // semantics: FORMAT-6
+    fn units_of_many_samples_are_several_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(NumberedObjects::named(70_000, 1, |id| format!("{id:06}.bin")));
+        let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+        writer.write_all(&archive.range(0..archive.size())).unwrap();
+        std::fs::write(folder.path().join("0.tar.gz"), writer.finish().unwrap()).unwrap();
+        let builder = Loader::builder(folder.path().to_str().unwrap()).batch_size(64).epochs(2);
+        let ready = builder.memory(Memory::Bytes(1 << 30)).plan_only(true).prepare().unwrap();
+        let blocks = ready.prepared().first_blocks.as_ref().unwrap();
+        assert_eq!((blocks.len(), blocks.samples()), (2, 70_000));
+    }
 
     #[test]
     fn plan_changes_no_directory_and_counts_what_is_there() {
@@ -308,7 +328,7 @@ mod tests {
         };
         let plan = || builder().plan_only(true).prepare().unwrap();
         let capacity = |ready: &Ready| {
-            let levels = ready.prepared().plan().levels();
+            let levels = ready.prepared().levels();
             levels.iter().find(|level| level.name == "disk").unwrap().capacity
         };
         let cold = plan();

@@ -42,8 +42,8 @@ pub(crate) struct ReleasedFiles {
     origin: Arc<dyn OriginTier>,
 }
 
-/// Warns about released files of the datasets. Returns them if they are to be restored. `options`
-/// are those that the datasets were opened with.
+/// Warns about released files of the datasets. Returns them if they are to be restored. The
+/// datasets were opened with `options`.
 pub(crate) async fn check(
     opened: &[OpenDataset],
     config: &Config,
@@ -125,8 +125,8 @@ fn warn(url: &str, files: &BTreeMap<SampleId, Object>, recall: bool) {
 }
 
 impl ReleasedFiles {
-    /// Restores all files, those that `run` reads first before others. Ends with the files, or when
-    /// it is dropped.
+    /// Restores all files, in the order in which `run` reads them first. Ends with the files, or
+    /// when it is dropped.
     pub(crate) async fn recall(self, run: Run) {
         let Self { dataset, files, origin } = self;
         let (total, ids) = (files.len(), files.keys().copied().collect());
@@ -163,8 +163,8 @@ impl ReleasedFiles {
     }
 }
 
-/// The samples `ids` in the order in which the first pass over their dataset uses them. Those that
-/// it does not use come last.
+/// The samples `ids` in the order in which the first pass over their dataset uses them. Samples
+/// that it does not use come last.
 fn by_first_use(run: &Run, dataset: DatasetId, ids: Vec<SampleId>) -> Vec<SampleId> {
     let mut left: BTreeSet<SampleId> = ids.into_iter().collect();
     let mut ordered = Vec::with_capacity(left.len());

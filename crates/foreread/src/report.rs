@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use foreread_layers::{Decisions, MeterReading, UnitCounts, Units};
 use foreread_loader::{LookAhead, PassReport, RunReport, SampleCount};
+use foreread_types::RankOf;
 use serde::Serialize;
 
 pub use foreread_loader::{EpochStart, History, HistorySlot, ReadSource};
@@ -284,7 +285,7 @@ pub struct ReadsReport {
     pub memory: CountReport,
     /// From the disk tier. Empty if there is none.
     pub disk: CountReport,
-    /// From the node's agent. Includes those that were read directly in its place, which
+    /// From the node's agent. Includes samples that were read directly in its place, which
     /// [`AgentReport::direct_samples`] counts. Absent if there is none.
     #[serde(skip_serializing_if = "CountReport::is_empty")]
     pub agent: CountReport,
@@ -317,7 +318,7 @@ impl CountReport {
 }
 
 impl ReadsReport {
-    /// The same, where what seemed the origin was an agent.
+    /// The same, where an agent was in the place of the origin.
     fn through_agent(self) -> Self {
         Self { agent: self.origin, origin: CountReport::of(SampleCount::default()), ..self }
     }
@@ -372,8 +373,7 @@ impl EpochReport {
 
 /// The values of a report for the run as a whole.
 pub(crate) struct RunTotals {
-    pub(crate) rank: u32,
-    pub(crate) world_size: u32,
+    pub(crate) rank: RankOf,
     pub(crate) samples: u64,
     pub(crate) dataset_bytes: u64,
     pub(crate) floor: u64,
@@ -386,8 +386,8 @@ impl Report {
 
     pub(crate) fn new(whole: &RunTotals, origin: &MeterReading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
-            rank: whole.rank,
-            world_size: whole.world_size,
+            rank: whole.rank.rank,
+            world_size: whole.rank.ranks,
             samples: whole.samples,
             dataset_bytes: whole.dataset_bytes,
             floor_origin_bytes: whole.floor,

@@ -226,6 +226,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use foreread_tier::Object;
+    use foreread_types::RankOf;
 
     use super::*;
 
@@ -303,7 +304,7 @@ mod tests {
         assert!(refused(&config, &[catalog(&["a", "c"])]).contains("catalog fingerprint is"));
         assert!(refused(&config, &[data[0].clone(), data[0].clone()]).contains("validation set is absent"));
         // These settings may change between runs.
-        let other = Config { batch_size: 7, epochs: 99, world_size: 4, rank: 3, ..config };
+        let other = Config { batch_size: 7, epochs: 99, rank: RankOf { rank: 3, ranks: 4 }, ..config };
         assert!(saved.compare(&other, &data).is_ok());
     }
 

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use foreread::dataset::IndexOptions;
 use foreread::report::Report;
 use foreread::size::ByteSize;
-use foreread::{Catalog, Deal, ErrorKind, Format, Loader, Memory, State};
+use foreread::{Catalog, ErrorKind, Format, Loader, Memory, RankOf, State};
 use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
 
 /// Those of `make_units.py`.
@@ -145,7 +145,7 @@ fn empty_samples_lie_between_those_of_a_unit() {
 }
 
 /// A dictionary whose values many rows share seemed to cost its bytes for each of them. The lower
-/// bound was above what was read.
+/// bound was above the bytes that were read.
 #[test]
 // semantics: FORMAT-5
 fn shares_of_a_dictionary_add_up_to_it() {
@@ -176,14 +176,14 @@ fn validation_data_in_units_are_read_once_too() {
     assert_eq!(report.planned_origin_bytes, report.origin_bytes);
 }
 
-/// The memory that keeps what units bring is a cache, too. A plan that lets samples come and go
+/// The memory that keeps the samples of units is a cache, too. A plan that lets samples come and go
 /// does not hold all of them.
 #[test]
 // semantics: FORMAT-6
 fn bounds_and_plans_know_the_memory_of_units() {
     for (memory, rank, ranks) in [(ROWS * LENGTH, 0, 1), (60_000, 1, 4), (0, 0, 1)] {
         let builder = Loader::builder(target()).catalog(catalog()).batch_size(8).epochs(4).seed(3);
-        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(20_000).rank(rank, ranks, Deal::Torch);
+        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(20_000).rank(RankOf { rank, ranks });
         let ready = builder.prepare().unwrap();
         let plan = *ready.prepared().units().unwrap();
         assert!(!plan.is_cached() && plan.memory_bytes == memory, "{plan:?}");
@@ -351,21 +351,6 @@ fn short_and_resumed_runs_of_compressed_shards_use_their_disk() {
     assert_eq!(report.origin_requests, 0);
     let (_, report) = start(2, Some(state));
     assert_eq!(report.origin_requests, 0);
-}
-
-/// A million samples of one unit in flight took two gigabytes.
-#[test]
-// semantics: FORMAT-6
-fn units_of_many_samples_are_several_blocks() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::new(NumberedObjects::named(70_000, 1, |id| format!("{id:06}.bin")));
-    let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
-    writer.write_all(&archive.range(0..archive.size())).unwrap();
-    std::fs::write(folder.path().join("0.tar.gz"), writer.finish().unwrap()).unwrap();
-    let builder = Loader::builder(folder.path().to_str().unwrap()).batch_size(64).epochs(2);
-    let ready = builder.memory(Memory::Bytes(1 << 30)).plan_only(true).prepare().unwrap();
-    let blocks = ready.prepared().blocks().unwrap();
-    assert_eq!((blocks.len(), blocks.samples()), (2, 70_000));
 }
 
 /// Chunks of LitData are whole objects as well, and have few samples.

@@ -1,4 +1,4 @@
-//! Which column of a table has the samples, and which one has the labels.
+//! The choice of the columns of a table with the samples and with the labels.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use foreread_types::setting;
 
 use crate::ColumnValues;
 
-/// Names of a column of labels. The first one that a table has is used.
+/// Names of a column of labels. The first name that a table has is used.
 const LABELS: [&str; 5] = ["label", "labels", "target", "class", "cls"];
 
 /// The most candidates that an error lists.
@@ -98,7 +98,7 @@ pub(crate) fn choose(candidates: &[Candidate<'_>], field: Option<&str>) -> Resul
     Err(format!("{problem}: choose one with {}: {}", setting("field"), names.join(", ")))
 }
 
-/// What the values of a column of labels are.
+/// The kind of the values of a column of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelKind {
     Integer,

@@ -373,9 +373,9 @@ pub struct FoundSamples {
     pub chosen: Option<ChosenParts>,
     /// Entries that are not samples: counters, metadata, a last short window.
     pub skipped: u64,
-    /// What a user should know, one line each: labels that cannot be read.
+    /// Notes for the user, one line each: labels that cannot be read.
     pub notes: Vec<String>,
-    /// What was found, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3
+    /// The findings, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3
     /// |u1`.
     pub summary: String,
 }

@@ -25,11 +25,11 @@ pub(crate) struct JoinedColumn {
     pub(crate) present: Vec<(u64, bool)>,
 }
 
-/// The names of columns as fields: what the user calls them, without the `bytes` of a struct.
+/// The names of columns as fields: the user's names for them, without the `bytes` of a struct.
 ///
 /// # Errors
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for too many columns, one named twice, or
-/// one that is a value, too.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for too many columns, a column named twice,
+/// or a column that is a value, too.
 pub(crate) fn names<'a>(
     columns: impl Iterator<Item = &'a str>,
     values: &[String],

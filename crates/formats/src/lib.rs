@@ -8,8 +8,8 @@
 //! only. The price is that each format's rules are written here again. They are tested against
 //! files of the real writers.
 //!
-//! [`source`] keeps requests few. [`found`] is what all parsers return. Samples that are compressed
-//! are decoded when they are read: [`decode`] has the decoders.
+//! [`source`] keeps requests few. All parsers return [`found`]. Samples that are compressed are
+//! decoded when they are read: [`decode`] has the decoders.
 
 pub mod arrow_stream;
 mod columns;

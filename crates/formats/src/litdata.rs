@@ -35,13 +35,13 @@ use packed::Unpacked;
 /// The longest name of a leaf in bytes. Leaves with longer paths are named by number.
 const NAME: usize = 256;
 
-/// What a chunk ends with if an Arrow table follows the samples. The table's length stands before.
+/// The end of a chunk if an Arrow table follows the samples. The table's length stands before.
 const ARROW: &[u8] = b"LDARW01\0";
 
 /// NumPy's types by LitData's numbers. Later numbers depend on the version of NumPy.
 const NUMPY: [&str; 11] = ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"];
 
-/// PyTorch's types by LitData's numbers. Those that NumPy lacks are empty.
+/// PyTorch's types by LitData's numbers. Types that NumPy lacks are empty.
 const TORCH: [&str; 21] = [
     "<f4", "<f4", "<f8", "<f8", "<c8", "<c8", "<c16", "<c16", "<f2", "<f2", "", "|u1", "|i1", "<i2", "<i2",
     "<i4", "<i4", "<i8", "<i8", "|b1", "<u2",
@@ -54,7 +54,7 @@ pub struct LitIndex {
     pub chunks: Vec<LitChunk>,
     /// The leaves of each sample, in the order of their bytes.
     pub leaves: Vec<LitLeaf>,
-    /// What is compressed, if anything is.
+    /// The compressed unit, if there is any.
     pub compression: Option<LitCompression>,
     /// The element type, such as `<u2`, if the chunks hold tokens for [`windows`].
     pub tokens: Option<String>,

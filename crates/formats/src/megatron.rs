@@ -1,8 +1,8 @@
 //! Megatron's pair of files: tokens in `.bin`, and where sequences and documents lie in `.idx`.
 //!
 //! A sample is a document: its sequences, which are contiguous in the `.bin`. Or it is a window
-//! over all tokens, or what Megatron itself makes of documents ([`packed`]). The tables are read
-//! whole, because every entry is needed. The price is memory of the size of the `.idx`.
+//! over all tokens, or a sample as Megatron itself makes it of documents ([`packed`]). The tables
+//! are read whole, because every entry is needed. The price is memory of the size of the `.idx`.
 //!
 //! The modes of multimodal sequences, one byte each at the end of the `.idx`, are ignored.
 

@@ -1,7 +1,7 @@
 //! NumPy's `.npy`: the samples are the rows along the first dimension.
 //!
 //! The rows lie at equal distances, so their places are one [`Run`] and need no table. The header
-//! is a dictionary in Python's syntax. Decision: only what NumPy writes is parsed, by a strict
+//! is a dictionary in Python's syntax. Decision: only NumPy's own headers are parsed, by a strict
 //! parser. The price is that a header written by hand in another way is refused.
 //!
 //! Bytes after the array are ignored, as `numpy.load` ignores them.
@@ -50,7 +50,7 @@ pub async fn index(source: &dyn FileSource) -> Result<FoundSamples, FormatError>
     Ok(found)
 }
 
-/// What a header says. The array fits in the file.
+/// The contents of a header. The array fits in the file.
 pub(crate) struct Header {
     pub(crate) element: ElementType,
     pub(crate) shape: Vec<u64>,

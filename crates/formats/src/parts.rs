@@ -1,4 +1,4 @@
-//! Samples that are several parts after a table of offsets: what MDS and LitData have in common.
+//! Samples that are several parts after a table of offsets, as in MDS and LitData.
 //!
 //! A file begins with `u32 n, u32 offset[n + 1]`. A sample is the sizes of its parts, 4 bytes each,
 //! and then the parts. Decision: sizes are read only if they cannot be computed, which is so for
@@ -26,7 +26,7 @@ const GROUP: usize = 4096;
 /// The longest text in bytes that is a label.
 const TEXT: u64 = 64;
 
-/// The names of parts that are labels. The first one that a sample has is read.
+/// The names of parts that are labels. The first name that a sample has is read.
 const LABELS: [&str; 6] = ["label", "labels", "class", "cls", "target", "y"];
 
 /// A reader for small reads.
@@ -43,7 +43,7 @@ pub(crate) struct SamplePart {
     pub(crate) value: PartValue,
 }
 
-/// What a part is, as far as labels need it.
+/// The kind of a part, as far as labels need it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PartValue {
     Number(ElementType),

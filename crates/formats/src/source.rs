@@ -129,9 +129,9 @@ impl<'a> BlockReader<'a> {
         Ok(bytes.slice(from..from + length as usize))
     }
 
-    /// Reads many ranges, each `(start, length)`. Those that are in one block or in adjacent ones
-    /// take one request of at most `most` bytes. The requests run at once. The results are in the
-    /// order of the ranges.
+    /// Reads many ranges, each `(start, length)`. Ranges in one block or in adjacent ones take one
+    /// request of at most `most` bytes. The requests run at once. The results are in the order of
+    /// the ranges.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).

@@ -1,4 +1,4 @@
-//! The connected jobs: their datasets, and what they have sent in pieces.
+//! The connected jobs: their datasets, and the messages that they have sent in pieces.
 //!
 //! Everything that a job can make the agent keep is bounded here.
 
@@ -43,7 +43,7 @@ pub(crate) struct JobConnection {
 pub(crate) struct AttachedJob {
     pub(crate) job: StoreJob,
     pub(crate) attach: Attach,
-    /// The store's datasets by those of the job. `None` for those that the agent refuses.
+    /// The store's dataset for each dataset of the job. `None` if the agent refuses it.
     pub(crate) datasets: Vec<Option<DatasetId>>,
     /// Where the store has the samples of each. `None`: all under its own number.
     pub(crate) numbers: Vec<Option<Arc<StoreNumbers>>>,
@@ -64,7 +64,7 @@ impl AttachedJob {
         self.numbers.get(number as usize)?.as_deref()
     }
 
-    /// The store's datasets whose samples it uses.
+    /// The datasets of the store from which the job uses samples.
     pub(crate) fn used_datasets(&self) -> impl Iterator<Item = DatasetId> {
         let others = self.numbers.iter().flatten().flat_map(|numbers| numbers.others());
         self.datasets.iter().flatten().chain(others).copied()
@@ -89,7 +89,7 @@ impl JobConnection {
     /// Adds a piece of a catalog.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A fault in the piece.
     pub(crate) fn add_catalog(&mut self, piece: Piece<'_>) -> Result<(), &'static str> {
         let number = piece.number;
         let there = self.catalogs.values().map(Vec::len).sum::<usize>()
@@ -118,7 +118,7 @@ impl JobConnection {
     /// piece.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A fault in the piece.
     pub(crate) fn add_order(
         &mut self,
         head: OrderPiece<'_>,
@@ -142,7 +142,7 @@ impl JobConnection {
     }
 }
 
-/// Appends a piece that follows what is there.
+/// Appends a piece that follows the present bytes.
 fn append(to: &mut Vec<u8>, piece: Piece<'_>) -> Result<(), &'static str> {
     if piece.at != to.len() as u64 {
         return Err("a piece does not follow the one before");

@@ -1,4 +1,4 @@
-//! The agent's end: opens and reads the datasets of jobs, with the same layers as a job.
+//! The side of an agent or host: opens and reads the datasets of jobs, with a job's layers.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -30,10 +30,10 @@ use crate::node::HostSettings;
 /// Environment variables that credentials come from, by their beginnings.
 const CREDENTIALS: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_", "HUGGING_FACE_"];
 
-/// Services whose settings come from this project's own variables, by their names in these.
+/// Services with settings in this project's own variables, by their names in these.
 const SERVICES: [&str; 8] = ["HTTP", "WEBDAV", "WEBHDFS", "OSS", "COS", "HF", "HDFS", "SFTP"];
 
-/// The fewest reads that are of use at once, for any store.
+/// The fewest reads that are of use at once, for any origin.
 const FEWEST_READS: usize = 8;
 
 /// The reads that an agent gets at once from the cache of its node.
@@ -71,11 +71,11 @@ pub struct DatasetHost {
     settings: HostSettings,
     registry: Registry,
     context: OpenContext,
-    /// The limits of stores, by their names. Datasets of one store share them.
+    /// The limits of origins, by their names. Datasets of one origin share them.
     bandwidths: Mutex<BTreeMap<String, Bandwidth>>,
     disk: Option<Arc<HostDisk>>,
     is_agent: bool,
-    /// Those that are read from the agent of the node.
+    /// The datasets that are read from the agent of the node.
     through_agent: Vec<OpenDataset>,
     /// Counts the reads of all datasets.
     meter: Meter,
@@ -106,7 +106,7 @@ impl DatasetHost {
         Self { settings, registry, context, bandwidths, disk, is_agent, through_agent, meter }
     }
 
-    /// The same, which reads these datasets from the agent of the node. It has no disks then.
+    /// Makes it read these datasets from the agent of the node. It has no disks then.
     #[must_use]
     pub fn with_agent(self, through_agent: Vec<OpenDataset>) -> Self {
         Self { through_agent, disk: None, ..self }
@@ -123,20 +123,20 @@ impl DatasetHost {
         OtherReads { retried, hedged, ..OtherReads::default() }
     }
 
-    /// Limits the bytes per second of a store, for all its datasets together, from now on.
-    pub fn set_limit(&self, store: &str, bytes_per_second: Option<NonZeroU64>) {
-        self.bandwidth(store).set_rate(bytes_per_second);
+    /// Limits the bytes per second of an origin, for all its datasets together, from now on.
+    pub fn set_limit(&self, origin: &str, bytes_per_second: Option<NonZeroU64>) {
+        self.bandwidth(origin).set_rate(bytes_per_second);
     }
 
-    /// The limit of a store. Each has that of the configuration at first.
-    fn bandwidth(&self, store: &str) -> Bandwidth {
+    /// The limit of an origin. At first, each has the configured limit.
+    fn bandwidth(&self, origin: &str) -> Bandwidth {
         let mut known = self.bandwidths.lock().unwrap_or_else(PoisonError::into_inner);
         let first = || Bandwidth::changeable(self.settings.origin.limit.and_then(NonZeroU64::new));
-        known.entry(store.to_owned()).or_insert_with(first).clone()
+        known.entry(origin.to_owned()).or_insert_with(first).clone()
     }
 
     /// Opens the dataset of a catalog, from the place where it was made, within the limit of a
-    /// store.
+    /// origin.
     ///
     /// # Errors
     /// If its storage cannot be opened. If its shards are compressed as a whole.
@@ -144,7 +144,7 @@ impl DatasetHost {
         &self,
         catalog: Catalog,
         settings: &BTreeMap<String, String>,
-        store: &str,
+        origin: &str,
     ) -> Result<HostedDataset> {
         let known = self.through_agent.iter().find(|known| {
             known.identity == catalog.identity(known.origin.place()) && known.catalog.len() == catalog.len()
@@ -159,7 +159,7 @@ impl DatasetHost {
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
         let policy = OriginPolicy::new(&self.settings.origin, &self.context)
-            .with_bandwidth(self.bandwidth(store))
+            .with_bandwidth(self.bandwidth(origin))
             .with_meter(self.meter.clone());
         let opened =
             foreread_open::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ())
@@ -192,7 +192,7 @@ impl HostedDataset {
         self.identity.to_string()
     }
 
-    /// What identifies the location of its data ([`place`](foreread_tier::OriginTier::place)).
+    /// The identity of its data's location ([`place`](foreread_tier::OriginTier::place)).
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -223,14 +223,14 @@ impl HostedDataset {
         *self.reader.source.write().unwrap_or_else(PoisonError::into_inner) = source;
     }
 
-    /// Notes that it is forgotten: its samples on the host's disks are those of no known dataset.
+    /// Notes that it is forgotten: its samples on the host's disks belong to no known dataset.
     pub fn leave_disk(&self) {
         if let (Some(disk), Some(&number)) = (&self.reader.disk, self.reader.on_disk.get()) {
             disk.leave(number);
         }
     }
 
-    /// Uses the host's disks from now on, if there are any. The listener hears which samples they
+    /// Uses the host's disks from now on, if there are any. The listener gets the samples that they
     /// have. Disks that cannot be used are a warning.
     pub async fn use_disk(&self, listener: DiskListener) -> Option<DiskDataset> {
         let disk = self.reader.disk.as_ref()?;
@@ -245,7 +245,7 @@ impl HostedDataset {
     }
 
     /// Reads its shards in blocks of at most `bytes` bytes from now on, where their samples stay.
-    /// Without a number, in those that [`shared_blocks`](Self::shared_blocks) returns. Visits every
+    /// Without a number, it uses the blocks of [`shared_blocks`](Self::shared_blocks). Visits every
     /// entry of the catalog, so it is not for a runtime's thread.
     ///
     /// # Errors
@@ -268,7 +268,7 @@ impl HostedDataset {
         Ok(())
     }
 
-    /// The samples that are best read together, by any node: those of a stored unit, or of a part
+    /// The samples that any node should read together: the samples of a stored unit, or of a part
     /// of a shard. Equal on all nodes. Visits every entry of the catalog of shards.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl HostedDataset {
     }
 
     /// The memory that its samples need together, in bytes, if they share stored units: each use
-    /// would decode a unit otherwise, and a job alone keeps what its next uses need. 0 if not.
+    /// would decode a unit otherwise, and a job alone keeps the units for its next uses. 0 if not.
     pub fn needs(&self) -> u64 {
         self.needs
     }
@@ -332,8 +332,8 @@ struct OpenSource {
     limit: Option<Limit>,
 }
 
-/// The blocks of shards, and their length, or one more than the most for those that nodes share.
-/// None at first, unless they are stored units.
+/// The blocks of shards, and their length. Blocks that nodes share have the greatest length plus
+/// one. There are none at first, except for stored units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,
@@ -342,8 +342,8 @@ struct HostedBlocks {
 }
 
 /// The stored units that samples of a catalog share, as blocks, and the memory that an agent needs
-/// for all samples. Direct reads of single samples would decode whole shards for each, so an agent,
-/// whose jobs come and go, does not read them.
+/// for all samples. Direct reads of single samples would decode a whole shard for each. So an agent
+/// does not read them, because its jobs come and go.
 fn units(catalog: &Catalog, is_agent: bool) -> Result<(HostedBlocks, u64)> {
     let Some((facts, ..)) = UnitFacts::of(catalog) else { return Ok(Default::default()) };
     if facts.whole > 0 && is_agent {
@@ -403,8 +403,8 @@ impl SampleReader for HostedReader {
         }
     }
 
-    /// Twice as many as the store is known to answer at once. So reads wait in the layers, too, and
-    /// an adaptive limit sees that there is demand for more.
+    /// Twice as many as the origin is known to answer at once. So reads wait in the layers, too,
+    /// and an adaptive limit sees that there is demand for more.
     fn parallelism(&self) -> usize {
         if self.is_relayed {
             return RELAYED_READS;

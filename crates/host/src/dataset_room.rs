@@ -1,12 +1,12 @@
-//! The room of datasets in memory, within what there is.
+//! The room of datasets in memory, within the memory of the store.
 //!
 //! Pins and floors by pattern hold for any number of datasets, so together they may be more than
-//! the memory. Then each gets a part of it, in proportion. Datasets whose samples share compressed
-//! units get what these need first.
+//! the memory. Then each gets a part of it, in proportion. Datasets with samples that share
+//! compressed units get the bytes for their units first.
 
 use foreread_planner::CacheBounds;
 
-/// What a dataset is promised.
+/// The room that a dataset is promised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatasetRoom {
     pub(crate) is_used: bool,
@@ -31,7 +31,8 @@ impl DatasetRoom {
     }
 }
 
-/// The bounds in force, in the order of the datasets, whose floors are at most the memory.
+/// The bounds in force, in the order of the datasets. The sum of their floors is at most the
+/// memory.
 pub(crate) fn bounds_within(rooms: &[DatasetRoom], memory: u64) -> Vec<CacheBounds> {
     let sum = |bytes: fn(&DatasetRoom) -> u64| rooms.iter().map(|room| u128::from(bytes(room))).sum::<u128>();
     let (promised, first) = (sum(DatasetRoom::promised), sum(DatasetRoom::first));

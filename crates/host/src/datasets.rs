@@ -1,17 +1,17 @@
 //! The datasets that the agent keeps samples of.
 //!
 //! Two jobs share a dataset if its bytes have one identity and both read them in the same way. The
-//! identity that a job states is not believed: the agent opens the dataset from the job's catalog,
-//! and compares what it finds itself.
+//! identity that a job states is not trusted: the agent opens the dataset from the job's catalog,
+//! and computes the identity itself.
 //!
 //! A dataset is opened for its first job and closed after its last one, so that its mount is free.
-//! One that took longer to open than its job waits stays open for a while without a job: the job
-//! asks again. The samples of a closed dataset stay in memory and on disks. A dataset without jobs
-//! and samples is forgotten, with its catalog. The price: a job that comes later opens it again,
-//! and has to send the catalog if it was forgotten.
+//! A dataset that took longer to open than its job waits stays open for a while without a job: the
+//! job requests it again. The samples of a closed dataset stay in memory and on disks. A dataset
+//! without jobs and samples is forgotten, with its catalog. The price: a job that comes later opens
+//! it again, and has to send the catalog if it was forgotten.
 //!
 //! Datasets of one location share their samples ([`same_samples`](crate::same_samples)). So a
-//! dataset is open, and known, while a job uses one that has samples of it.
+//! dataset is open, and known, while a job uses any dataset that has samples of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ const FIRST_JOB_PATIENCE: Duration = Duration::from_secs(180);
 /// waits.
 const MOST_COMPARED: u64 = 4_000_000;
 
-/// What makes a dataset the same for two jobs.
+/// The fields in which the datasets of two jobs must be equal, so that they are one dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DatasetKey {
     identity: String,
@@ -67,7 +67,7 @@ pub(crate) struct KnownDataset {
     key: Arc<DatasetKey>,
     pub(crate) id: DatasetId,
     pub(crate) url: String,
-    /// The store that it is read from.
+    /// The origin that it is read from.
     pub(crate) origin: String,
     /// Its number for the disks, if there are any.
     pub(crate) on_disk: Option<DiskDataset>,
@@ -100,7 +100,7 @@ impl KnownDataset {
         }
     }
 
-    /// What the node keeps of the samples that have another number.
+    /// The samples with a number of another dataset that the node keeps.
     pub(crate) fn kept_elsewhere(&self, store: &NodeStore) -> KeptElsewhere {
         let mut kept = KeptElsewhere::default();
         for (id, key) in self.numbers.iter().flat_map(|numbers| numbers.elsewhere()) {
@@ -131,7 +131,7 @@ impl KnownDataset {
     }
 }
 
-/// What datasets are opened with.
+/// The parts of the host that open datasets.
 #[derive(Clone, Debug)]
 pub(crate) struct DatasetOpener {
     pub(crate) host: Arc<DatasetHost>,
@@ -273,7 +273,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Where the store has the samples of a dataset that a job is to use. The others with samples
+    /// The store's keys of the samples of a dataset that a job is to use. The others with samples
     /// of it are open then. `None`: all under its own number.
     pub(crate) async fn shared_numbers(
         &self,
@@ -338,8 +338,8 @@ impl Datasets {
     }
 }
 
-/// Where the store has the samples of a dataset, some of which earlier ones of its location may
-/// have.
+/// The store's keys of the samples of a dataset. Earlier datasets of its location may have some of
+/// these samples.
 fn numbers(dataset: &KnownDataset, earlier: &[KnownDataset]) -> Result<Option<StoreNumbers>, String> {
     let catalog = dataset.hosted.catalog();
     let samples = earlier.iter().fold(dataset.samples, |sum, other| sum.saturating_add(other.samples));
@@ -380,7 +380,7 @@ async fn open(
 ) -> Result<KnownDataset, String> {
     let DatasetOpener { store, cluster, .. } = opener;
     let location = url.clone();
-    // Reads and copies all of the catalog, and asks the file system for the store's name.
+    // Reads and copies all of the catalog, and asks the file system for the name of the origin.
     let reading = tokio::task::spawn_blocking(move || {
         let received =
             Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;

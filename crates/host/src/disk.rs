@@ -4,15 +4,16 @@
 //! # Decisions and price
 //!
 //! * *Static.* A sample that is on a disk stays there while its dataset has jobs. Memory follows
-//!   the next use, and keeps what the disks do not have. A disk that followed it would wear out.
-//! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
+//!   the next use, and keeps samples that the disks do not have. A disk that followed the next use
+//!   would wear out.
+//! * *Datasets without jobs give their room* to datasets with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
 //! * *Writes have a budget* ([`WearBudget`]).
 //! * *The ranks of one job have no budget*, and no copies of files in their room. A directory that
 //!   another job owns is read. Earlier ranks with caches of their own have left parts of a
 //!   directory. All of them belong to this tier.
 //! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
-//!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
+//!   beginning. The price: samples are read from their origins meanwhile. New datasets are rare.
 
 mod uses;
 
@@ -26,14 +27,15 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, Reservation, SharedRoom, WhenOwned};
-use foreread_open::disk::{Disk, DiskReport, guarded, report_of, warn_of_little_space, within_flush_timeout};
+use foreread_open::disk::{
+    Disk, DiskReport, guarded, parts_of, report_of, warn_of_little_space, within_flush_timeout,
+};
 use foreread_open::error::{Error, Result};
-use foreread_open::node_rank::NodeRank;
 use foreread_planner::WearBudget;
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
 };
-use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, RankOf, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 
 use crate::node::NodeDataset;
@@ -55,14 +57,14 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 const REOPEN_POLL: Duration = Duration::from_millis(5);
 
-/// What a removal may leave taken at its ends.
+/// The bytes that a removal may leave in use at its ends.
 const BLOCK_BYTES: u64 = 8 << 10;
 
 /// A dataset of the disks, by its place in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskDataset(usize);
 
-/// Hears which samples of a dataset the disks have, or have no longer.
+/// Called with the samples of a dataset that the disks have, or have no longer.
 pub type DiskListener = Arc<dyn Fn(DiskChange<'_>) + Send + Sync>;
 
 /// A change of the samples of a dataset that the disks have.
@@ -74,12 +76,12 @@ pub enum DiskChange<'a> {
     Lost(&'a [SampleId]),
 }
 
-/// What the disks have done and keep.
+/// The counts of the disks, and the bytes that they keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostDiskCounts {
     /// The bytes that samples may take.
     pub capacity: u64,
-    /// Those that they take.
+    /// The bytes that samples take.
     pub held_bytes: u64,
     /// Bytes that were given to the disks since the start.
     pub written_bytes: u64,
@@ -94,7 +96,7 @@ pub struct HostDisk {
     disks: Vec<Disk>,
     buffers: Arc<dyn Buffers>,
     runtime: Handle,
-    /// Whether they are an agent's, and not those of the ranks of one job.
+    /// Whether they belong to an agent, and not to the ranks of one job.
     is_of_agent: bool,
     begun: Instant,
     state: Mutex<DiskState>,
@@ -106,7 +108,7 @@ pub struct HostDisk {
     waiting: Budget,
     /// Samples that were not written because too many waited.
     skipped: AtomicU64,
-    /// Samples that are being written. One that is read again meanwhile is not written twice.
+    /// Samples that are being written. A sample that is read again meanwhile is not written twice.
     writing: Mutex<HashSet<SampleKey>>,
     /// The room of the first directory, which copies of whole files share.
     room: SharedRoom,
@@ -136,7 +138,7 @@ struct DiskState {
     /// `None` before the first dataset, and while it is opened again.
     tier: Option<OpenTier>,
     datasets: Vec<HostedOnDisk>,
-    /// Those that jobs have named.
+    /// The datasets that jobs have named.
     expected: HashSet<DatasetIdentity>,
     wear: Option<WearBudget>,
     per_day: f64,
@@ -269,7 +271,7 @@ impl HostDisk {
 
     /// Notes datasets that a job is about to add. Earlier caches of them stay until then.
     pub fn expect<'a>(&self, identities: impl Iterator<Item = &'a str>) {
-        // What is no identity is no dataset, and the job is refused.
+        // A text that is no identity names no dataset, and the job is refused.
         let identities = identities.filter_map(|identity| identity.parse::<DatasetIdentity>().ok());
         self.lock().expected.extend(identities);
     }
@@ -289,7 +291,7 @@ impl HostDisk {
         self.open_again().await.map_err(Error::disk)
     }
 
-    /// Opens the tier for all datasets, in place of the one before. Listeners hear what it has.
+    /// Opens the tier for all datasets, in place of the earlier tier. Listeners get its samples.
     async fn open_again(self: &Arc<Self>) -> Result<(), TierError> {
         // The directories have one owner at a time. Reads and writes under way end first.
         let before = self.lock().tier.take().map(|open| Arc::downgrade(&open.tier));
@@ -310,7 +312,7 @@ impl HostDisk {
         Ok(())
     }
 
-    /// Tells all listeners what a tier has, or that there is none.
+    /// Calls all listeners with the samples of a tier, or without any if there is no tier.
     fn tell_all(&self, tier: Option<&DiskTier>) {
         let datasets = self.lock().datasets.len();
         (0..datasets).for_each(|number| self.tell(DiskDataset(number), tier));
@@ -345,7 +347,7 @@ impl HostDisk {
                 };
                 DiskConfig::new(directories.enumerate().map(with_room)).when_owned(WhenOwned::Refuse)
             }
-            false => DiskConfig::new(directories.flat_map(|directory| NodeRank::ALONE.parts(&directory))),
+            false => DiskConfig::new(directories.flat_map(|directory| parts_of(RankOf::ALONE, &directory))),
         };
         let config = config.with_locations(locations).with_kept(kept);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
@@ -355,7 +357,7 @@ impl HostDisk {
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
     }
 
-    /// What the disks have done and keep.
+    /// The counts of the disks, and the bytes that they keep.
     pub fn counts(&self) -> HostDiskCounts {
         let state = self.lock();
         let mut counts = HostDiskCounts::default();
@@ -492,7 +494,7 @@ impl HostDisk {
         wear.take(bytes, now)
     }
 
-    /// Takes back the budget of what was not written.
+    /// Takes back the budget of bytes that were not written.
     pub fn give_back(&self, bytes: u64) {
         if let Some(wear) = &mut self.lock().wear {
             wear.give_back(bytes);
@@ -530,13 +532,13 @@ impl HostDisk {
         true
     }
 
-    /// Waits until what was given is written, for a few seconds at most.
+    /// Waits until all given samples are written, for a few seconds at most.
     pub async fn flush(&self) {
         let written = async {
             while !self.writing.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
                 tokio::time::sleep(REOPEN_POLL).await;
             }
-            // What is not written is read from storage later.
+            // Samples that are not written are read from storage later.
             if let Some(OpenTier { tier, .. }) = self.tier() {
                 tier.flush().await;
             }

@@ -16,7 +16,7 @@ pub enum HostError {
     /// The system failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
         /// The system's error.
         error: io::Error,
@@ -30,7 +30,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// An error of the system while it did `what`.
+    /// An error of the system during an operation.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         Self::System { what: what.into(), error: error.into() }
     }

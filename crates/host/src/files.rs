@@ -73,7 +73,7 @@ impl FileCopies {
         let CopyStore::Disk { directory, writes_per_day, node, .. } = store else {
             return Err(refuse("no directory".to_owned()));
         };
-        // What samples take is not there for a run that takes over.
+        // A run that takes over does not get the bytes that samples take.
         Ok(FilesAnswer { directory, bytes: room.for_files(), writes_per_day, node })
     }
 

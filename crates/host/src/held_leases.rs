@@ -1,10 +1,10 @@
-//! What an agent may read from stores, by the control process's word.
+//! The leases of an agent: the rates that the control process allows it, per origin.
 //!
-//! A lease holds until [`LEASE`] after the report that it answers was sent. This counts from the
-//! agent's own sending, so it needs no common clock, and it ends no later than the control process
-//! believes. After that, the agent reads its part of the limit, which the control process reserves
-//! for it. An agent with less than that waits a little longer, because others that are cut off at
-//! the same time may still hold more.
+//! A lease answers a report, and ends [`LEASE`] after the agent has sent that report. The agent's
+//! clock alone decides. So no common clock is needed, and a lease ends no later than the control
+//! process assumes. After that, the agent reads at its fallback rate, which the control process
+//! reserves for it. If the fallback rate is higher than the lease, the agent waits a little longer.
+//! Agents that were disconnected at the same time may still use higher leases.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,37 +13,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{CLUSTER_WORDS, Policy, PolicySource};
 
-/// How long a lease holds, since the report that it answers.
+/// The duration of a lease, from the report that it answers.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// An agent or a control process of which nothing was heard for this time is not reached.
+/// An agent or a control process without a message for this time counts as unreachable.
 pub const SILENT: Duration = Duration::from_secs(3);
 
-/// What an agent may read from a store.
+/// The rates at which an agent may read from an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeaseTerms {
-    /// The store.
+    /// The origin.
     pub store: String,
     /// Bytes per second, until the lease ends.
     pub bytes_per_second: u64,
-    /// Bytes per second after that, for an agent that does not reach the control process.
+    /// Bytes per second after that, without the control process.
     pub fallback: u64,
 }
 
-/// How much later an agent takes more than it had: when those have let go that were cut off before
-/// the control process could know of this one.
+/// The delay before an agent's rate may rise without the control process. Other agents may be
+/// disconnected until the control process detects this agent's absence. Their leases must end
+/// first.
 const RISE_AFTER: Duration = Duration::from_secs(SILENT.as_secs() + 2);
 
-/// The leases of an agent. Times count from any origin that all calls share.
+/// The leases of an agent. Times count from any start that all calls share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLeases {
-    /// By store: bytes per second, and those after the end.
+    /// By origin: bytes per second, and bytes per second after the end.
     terms: BTreeMap<String, (u64, u64)>,
     until: Duration,
-    /// Nothing rises before this time.
+    /// No rate rises before this time.
     rises: Duration,
-    /// Bytes per second of stores without a lease, by name and pattern.
+    /// Bytes per second of origins without a lease, by name and pattern.
     first: Policy,
 }
 
@@ -55,7 +56,7 @@ impl Default for HeldLeases {
 }
 
 impl HeldLeases {
-    /// Sets what may be read of stores that the control process does not know yet.
+    /// Sets the limits of origins that the control process does not know yet.
     pub fn set_first_limits(&mut self, limits: &[String]) {
         self.first = Policy::new(CLUSTER_WORDS);
         for limit in limits {
@@ -65,7 +66,7 @@ impl HeldLeases {
         }
     }
 
-    /// Takes the leases of a grant that answers a report of the time `sent`.
+    /// Replaces the leases by those of a grant, which answers a report of the time `sent`.
     pub fn take(&mut self, leases: &[LeaseTerms], sent: Duration) {
         let terms = leases.iter().map(|it| (it.store.clone(), (it.bytes_per_second, it.fallback)));
         self.terms = terms.collect();
@@ -73,17 +74,17 @@ impl HeldLeases {
         self.rises = self.until + RISE_AFTER;
     }
 
-    /// Bytes per second at the time `now`. `None`: the control process limits nothing.
-    pub fn limit(&self, store: &str, now: Duration) -> Option<u64> {
-        let Some((rate, fallback)) = self.terms.get(store).copied() else {
-            return self.first.find("limit", store);
+    /// Bytes per second at the time `now`. `None`: without a limit of the control process.
+    pub fn limit(&self, origin: &str, now: Duration) -> Option<u64> {
+        let Some((rate, fallback)) = self.terms.get(origin).copied() else {
+            return self.first.find("limit", origin);
         };
         let has_ended = now >= if fallback > rate { self.rises } else { self.until };
         Some(if has_ended { fallback } else { rate })
     }
 
-    /// All of them, as they are at the time `now`. The control process is about to hear that, so
-    /// nothing rises until its answer could have come.
+    /// The leases in force at the time `now`, for a message to the control process. No rate rises
+    /// until its answer could have arrived.
     pub fn tell(&mut self, now: Duration) -> Vec<LeaseTerms> {
         let terms = self.in_force(now);
         self.rises = self.rises.max(now + LEASE + RISE_AFTER);
@@ -94,9 +95,9 @@ impl HeldLeases {
     }
 
     fn in_force(&self, now: Duration) -> Vec<LeaseTerms> {
-        let terms = self.terms.iter().map(|(store, (rate, fallback))| LeaseTerms {
-            store: store.clone(),
-            bytes_per_second: self.limit(store, now).unwrap_or(*rate),
+        let terms = self.terms.iter().map(|(origin, (rate, fallback))| LeaseTerms {
+            store: origin.clone(),
+            bytes_per_second: self.limit(origin, now).unwrap_or(*rate),
             fallback: *fallback,
         });
         terms.collect()
@@ -116,15 +117,15 @@ mod tests {
     fn ended_lease_leaves_the_part_of_the_limit() {
         let mut held = HeldLeases::default();
         assert_eq!(held.limit("s3://a", at(0)), None);
-        let lease = |store: &str, bytes_per_second, fallback| LeaseTerms {
-            store: store.to_owned(),
+        let lease = |origin: &str, bytes_per_second, fallback| LeaseTerms {
+            store: origin.to_owned(),
             bytes_per_second,
             fallback,
         };
         held.take(&[lease("s3://a", 90, 25), lease("s3://b", 10, 25)], at(100));
         let of = |held: &HeldLeases, now| (held.limit("s3://a", at(now)), held.limit("s3://b", at(now)));
         assert_eq!(of(&held, 109), (Some(90), Some(10)));
-        // More is taken when all others have let go.
+        // A rate rises when the leases of all other agents have ended.
         assert_eq!(of(&held, 114), (Some(25), Some(10)));
         assert_eq!(of(&held, 115), (Some(25), Some(25)));
         assert_eq!(held.in_force(at(115))[0], lease("s3://a", 25, 25));
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!((of(&sent, 125), of(&sent, 126)), ((Some(25), Some(10)), (Some(25), Some(25))));
         held.take(&[lease("s3://b", 7, 25)], at(105));
         assert_eq!(of(&held, 106), (None, Some(7)));
-        // A store without a lease is limited by its pattern.
+        // An origin without a lease is limited by its pattern.
         held.set_first_limits(&["limit@s3://*=3".to_owned()]);
         assert_eq!(of(&held, 106), (Some(3), Some(7)));
     }

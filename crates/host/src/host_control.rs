@@ -1,4 +1,4 @@
-//! What the control process of a cluster has an agent do.
+//! The commands of the control process of a cluster to an agent.
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
@@ -10,10 +10,10 @@ use crate::host_state::HostState;
 use crate::policy::Policy;
 use crate::status::ControlLinkStatus;
 
-/// What the control process of a cluster says of this agent. Nothing without one.
+/// The values of the control process of a cluster for this agent. Nothing without one.
 #[derive(Debug, Default)]
 pub(crate) struct ControlWord {
-    /// What it may read of each store.
+    /// The leases of each origin.
     leases: HeldLeases,
     /// By store: the leases that are applied.
     applied: HashMap<String, Option<NonZeroU64>>,
@@ -122,7 +122,7 @@ impl HostState {
     /// Limits the reads of a storage by the policy and a lease.
     pub(crate) fn limit_origin(&self, policy: &Policy, origin: &str, lease: Option<NonZeroU64>) {
         self.lock_control().applied.insert(origin.to_owned(), lease);
-        let mut limits = policy.store(origin);
+        let mut limits = policy.origin_limits(origin);
         // The control process cannot raise the agent's own limit.
         limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
         self.opener.host.set_limit(origin, limits.bytes_per_second);

@@ -1,7 +1,7 @@
-//! What an agent knows: its jobs, datasets and policy, and the store that they share.
+//! The state of an agent: its jobs, datasets and policy, and the store that they share.
 //!
-//! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
-//! changes.
+//! The policy is applied to an origin, a dataset or a job when it appears, and to all of them when
+//! it changes.
 
 mod attaching;
 
@@ -51,19 +51,19 @@ pub struct HostState {
     /// Held for reading while a job attaches, for writing while datasets are closed.
     attaching: tokio::sync::RwLock<()>,
     pub(crate) policy: PolicyInForce,
-    /// What no other agent is called.
+    /// The name that no other agent has.
     name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     pub(crate) files: FileCopies,
     /// The caches of other agents.
     pub cluster: Arc<ClusterCache>,
-    /// What the control process of the cluster says.
+    /// The values from the control process of the cluster.
     pub(crate) control: Mutex<ControlWord>,
     stopped: AtomicBool,
 }
 
-/// What an agent is made of.
+/// The parts of an agent.
 pub(crate) struct HostParts {
     pub(crate) store: NodeStore,
     pub(crate) runtime: Handle,
@@ -135,12 +135,12 @@ impl HostState {
         }
     }
 
-    /// What no other agent is called.
+    /// The name that no other agent has.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The attached jobs: what each is called, and its weight.
+    /// The attached jobs, each with its name and its weight.
     pub fn job_names(&self) -> HashMap<StoreJob, (String, u32)> {
         let policy = self.policy.lock();
         let named = self.jobs.attached().into_iter().map(|job| {
@@ -184,14 +184,14 @@ impl HostState {
         let id = job.datasets.get(number as usize).copied().flatten();
         let dataset = id.and_then(|id| self.datasets.get(id));
         let mut dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        // Those of the job: it shares nothing with a dataset that could not be opened again.
+        // The keys of the job: it shares nothing with a dataset that could not be opened again.
         dataset.numbers = job.numbers.get(number as usize).cloned().flatten();
         Ok(dataset)
     }
 
-    /// Closes datasets without jobs, and forgets those without samples.
+    /// Closes datasets without jobs, and forgets datasets without samples.
     pub fn release_unused(&self) {
-        // A job that attaches uses what it has found a moment later.
+        // A job that attaches uses the datasets that it has found a moment later.
         let Ok(_nobody_attaches) = self.attaching.try_write() else { return };
         for dataset in self.datasets.all() {
             if self.jobs.uses(dataset.id) || self.is_warmed(dataset.id) || dataset.is_awaited() {
@@ -221,7 +221,7 @@ impl HostState {
     pub(crate) fn apply(&self, policy: &Policy) {
         let memory = self.policy.memory(policy);
         if self.memory.swap(memory, Ordering::Relaxed) != memory {
-            // What gaps take of it is known a moment later.
+            // The bytes of it that gaps take are known a moment later.
             self.store.set_capacity(memory);
         }
         if let Some(disk) = self.disk() {
@@ -245,7 +245,7 @@ impl HostState {
         let mut rooms: Vec<DatasetRoom> = all.iter().map(uses).collect();
         for (room, dataset) in rooms.iter_mut().zip(&all) {
             if !(room.is_used || self.datasets.is_latest(dataset)) {
-                // Data that were replaced keep no room from those in their place.
+                // Data that were replaced keep no room from the data in their place.
                 room.bounds.floor = 0;
             }
         }
@@ -255,7 +255,8 @@ impl HostState {
         }
     }
 
-    /// Whether a dataset keeps its room without jobs. One that was replaced at its place does not.
+    /// Whether a dataset keeps its room without jobs. A dataset that was replaced at its place does
+    /// not.
     fn is_pinned(&self, policy: &Policy, dataset: &KnownDataset) -> bool {
         policy.is_pinned(&dataset.url) && self.datasets.is_latest(dataset)
     }

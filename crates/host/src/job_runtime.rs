@@ -1,4 +1,4 @@
-//! Where a store works: on threads of its own, or on those of the rank that hosts it.
+//! The runtime of a store: its own threads, or the threads of the rank that hosts it.
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -27,7 +27,8 @@ impl JobRuntime {
         Ok(Self { handle: own.handle().clone(), own: Some(own) })
     }
 
-    /// That of a rank, which ends with it: what the store does for it then wakes no other thread.
+    /// The runtime of a rank, which ends with the rank. The store's work for this rank then wakes
+    /// no other thread.
     pub(crate) fn shared(runtime: &Handle) -> Self {
         Self { handle: runtime.clone(), own: None }
     }

@@ -1,9 +1,9 @@
 //! The cache that the ranks of a node share, without an agent: its core, in the process of a rank.
 //!
-//! It ends with the rank. It has no files, no page and no policy, and reads what the ranks attach
-//! with. Gaps between samples of different lengths come on top of its memory, as they do with the
-//! caches of single ranks. Its disks are those of the ranks' settings. Samples that it keeps there
-//! are found by later runs, with any number of ranks.
+//! It ends with the rank. It has no files, no page and no policy, and reads the datasets of the
+//! attached ranks. Gaps between samples of different lengths come on top of its memory, as with the
+//! caches of single ranks. Its disks come from the ranks' settings. Samples that it keeps there are
+//! found by later runs, with any number of ranks.
 //!
 //! On a node with an agent it has no memory and no disks. It reads from the agent, which keeps the
 //! samples, and serves the caches of other nodes.
@@ -38,11 +38,11 @@ const DESCRIPTORS: u64 = 1 << 16;
 /// plan before they answer.
 const LINK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// With so many cores, a rank has about as many threads as a cache of its own would.
+/// With so many cores, a rank has about as many threads as a separate cache would.
 const FEW_CORES: usize = 8;
 
-/// The number of the connection of the host's own rank: above those of the server, and not one of
-/// other stores.
+/// The number of the connection of the host's own rank: above the numbers of the server, and not a
+/// number of another store.
 const OWN_RANK: ConnectionId = ConnectionId::numbered(1 << 61);
 
 /// A fault of a host, for tests.
@@ -63,15 +63,15 @@ pub struct JobHost {
 }
 
 impl JobHost {
-    /// One that works on the runtime of its rank, even if the program has given that: its clock may
-    /// be simulated.
+    /// A host that works on the runtime of its rank, even if the program has given that: its clock
+    /// may be simulated.
     #[doc(hidden)]
     #[must_use]
     pub fn simulated() -> Self {
         Self { is_simulated: true, ..Self::default() }
     }
 
-    /// One with this fault.
+    /// A host with this fault.
     #[doc(hidden)]
     #[must_use]
     pub fn with_fault(self, fault: HostFault) -> Self {
@@ -131,9 +131,9 @@ impl JobStore {
     }
 }
 
-/// Whether the cache of so many ranks works on the threads of the rank that hosts it. What it does
-/// for that rank then wakes no other thread. A rank has fewer threads than many ranks need, where
-/// there are many cores. Threads that outlive the rank would keep the cache.
+/// Whether the cache of so many ranks works on the threads of the rank that hosts it. Its work for
+/// that rank then wakes no other thread. A rank has fewer threads than many ranks need, where there
+/// are many cores. Threads that outlive the rank would keep the cache.
 fn works_for_its_rank(has_own_runtime: bool, ranks: u32, cores: usize) -> bool {
     has_own_runtime && (ranks == 1 || cores <= FEW_CORES)
 }
@@ -179,8 +179,8 @@ impl JobStore {
         state.disk().zip(number).map(|(disk, number)| disk.samples(number)).unwrap_or_default()
     }
 
-    /// Links it with the stores of the other nodes. Returns what serves its samples to them, once
-    /// they know the ranks that are attached here, or do not answer.
+    /// Links it with the stores of the other nodes. Returns the service of its samples to them,
+    /// once they know the ranks that are attached here, or do not answer.
     pub fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
         let StoreLinks { stores, own, owners, datasets, incoming } = links;
         // A store is called by its name alone.
@@ -195,7 +195,7 @@ impl JobStore {
             let cluster = Arc::clone(&state.cluster);
             // A panic was reported when it happened.
             let _ = tokio::task::spawn_blocking(move || cluster.link_job(stores)).await;
-            // It serves only what the plan has.
+            // It serves only samples of the plan.
             let service = ShareService::start(&runtime, jobs, own_name, incoming);
             // A store is linked once.
             let _ = keep.set(Arc::clone(&service));

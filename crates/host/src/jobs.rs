@@ -1,4 +1,4 @@
-//! The jobs of a host: which are attached, what they use, and what those of other nodes have read.
+//! The jobs of a host, the datasets that they use, and the reads for jobs of other nodes.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

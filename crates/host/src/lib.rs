@@ -8,10 +8,10 @@
 //! # Decisions and price
 //!
 //! * *Two hosts, one code.* The first rank of a node hosts its store ([`JobHost`]), or an agent, in
-//!   a process of its own (`foreread-agent`). What differs are the settings: an agent has a policy,
-//!   a page, and a budget of writes.
-//! * *Jobs that differ share nothing.* A dataset is what a job proves: the identity of its bytes,
-//!   its location, its settings and the credentials in the environment.
+//!   a process of its own (`foreread-agent`). Only the settings differ: an agent has a policy, a
+//!   page, and a budget of writes.
+//! * *Jobs that differ share nothing.* A job proves its dataset: the identity of its bytes, its
+//!   location, its settings and the credentials in the environment.
 //! * *The store knows no order of its own.* The price is that each job announces its order.
 //!
 //! This crate is a part of the library `foreread`. It works on Linux.

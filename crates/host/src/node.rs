@@ -1,4 +1,4 @@
-//! What a run and the store of its node say to each other.
+//! The interface between a run and the store of its node.
 
 use foreread_connection::ControlConnection;
 use foreread_open::Registry;
@@ -11,7 +11,7 @@ use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 use tokio::sync::mpsc;
 
-/// How a store reads storage, and its disks.
+/// The settings of a store: reads of storage, and disks.
 #[derive(Clone, Debug)]
 pub struct HostSettings {
     /// How storage is read. Policies can change the limits.
@@ -31,7 +31,7 @@ pub struct HostRank<'a> {
     pub registry: &'a Registry,
     /// The memory and the runtime of the rank.
     pub context: &'a OpenContext,
-    /// Whether the runtime ends with the rank. One that the program has given does not.
+    /// Whether the runtime ends with the rank. A runtime that the program has given does not.
     pub has_own_runtime: bool,
     /// The bytes of memory for samples. 0 with an agent, which keeps them.
     pub memory: u64,

@@ -1,4 +1,4 @@
-//! What is being opened, by key: once for all that need it.
+//! Openings under way, by key: one for all callers that need it.
 //!
 //! Storage may take long to open, or hang for ever. So each opening is a task of its own, which
 //! outlives its callers. A caller waits until its deadline, and for its own keys alone.
@@ -11,7 +11,7 @@ use futures::future::{BoxFuture, FutureExt, Shared};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
-/// The result of an opening: its value, or why there is none.
+/// The result of an opening: its value, or the reason of a failure.
 type Opened<V> = Result<V, String>;
 
 /// Openings under way.

@@ -1,4 +1,4 @@
-//! The store of a dataset: what its datasets share, and limits are about.
+//! The name of a dataset's origin. Datasets of one origin share its limits.
 //!
 //! For URLs it is the scheme and the bucket or server. For paths it is the directory where their
 //! file system is mounted.
@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The name of the store at a location.
+/// The name of the origin at a location.
 pub(crate) fn origin_name(url: &str) -> String {
     let path = match url.split_once("://") {
         Some(("file", path)) => path,
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_is_bucket_or_mount_point() {
+    fn origin_is_bucket_or_mount_point() {
         assert_eq!(origin_name("s3://bucket/train/x"), "s3://bucket");
         assert_eq!(origin_name("https://host:8080/a"), "https://host:8080");
         assert_eq!(origin_name("/proc/self/fd"), "/proc");

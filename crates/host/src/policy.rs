@@ -1,14 +1,14 @@
 //! The policy of an agent, or of the control process of a cluster: limits, weights and room, by
 //! key.
 //!
-//! A key is a word, such as `memory`, or a word and what it is about: `limit@s3://bucket`,
-//! `weight@search-*`. The same keys are tables of `agent.toml`, arguments of `foreread agent set`,
-//! and lines of its status. So there is one grammar, and every value in force has a source. The
-//! price is that keys are text, which is checked here.
+//! A key is a word, such as `memory`, or a word and a name: `limit@s3://bucket`, `weight@search-*`.
+//! The same keys are tables of `agent.toml`, arguments of `foreread agent set`, and lines of its
+//! status. So there is one grammar, and every value in force has a source. The price is that keys
+//! are text, which is checked here.
 //!
-//! `*` stands for any characters. A value for a name wins over one for a pattern, `set` over the
-//! file, and the file over arguments. What the control process says of a job or a dataset wins over
-//! all of them, except that it cannot raise a cap.
+//! `*` stands for any characters. A value for a name wins over a value for a pattern, `set` over
+//! the file, and the file over arguments. The control process's values for a job or a dataset win
+//! over all of them, except that it cannot raise a cap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,15 +20,15 @@ use foreread_store::{CacheBounds, OriginLimits};
 
 use crate::status::PolicyValue;
 
-/// The words of the keys of a policy: each with what it is about, and what its value is.
+/// The words of the keys of a policy, each with the kind of its name and the meaning of its value.
 pub(crate) type Words = &'static [(&'static str, &'static str)];
 
-/// Those of an agent.
+/// The words of an agent's policy.
 pub(crate) const AGENT_WORDS: Words = &[
     ("memory", "the bytes of samples in memory"),
-    ("limit", "STORE: bytes per second"),
-    ("parallelism", "STORE: reads at once"),
-    ("weight", "JOB: its share of a store's time, from 1"),
+    ("limit", "STORAGE: bytes per second"),
+    ("parallelism", "STORAGE: reads at once"),
+    ("weight", "JOB: its share of the storage's time, from 1"),
     ("dataset-weight", "DATASET: what its reads count, from 1"),
     ("floor", "DATASET: the bytes of memory that others never get"),
     ("cap", "DATASET: the most bytes of memory"),
@@ -36,10 +36,10 @@ pub(crate) const AGENT_WORDS: Words = &[
     ("disk-writes-per-day", "capacities of the disks that may be written in a day"),
 ];
 
-/// Those of a cluster.
+/// The words of a cluster's policy.
 pub const CLUSTER_WORDS: Words = &[
-    ("limit", "STORE: bytes per second of all nodes together"),
-    ("user-weight", "USER: its share of a store's limit, from 1"),
+    ("limit", "STORAGE: bytes per second of all nodes together"),
+    ("user-weight", "USER: its share of the storage's limit, from 1"),
     ("user-rate-floor", "USER: bytes per second that its jobs get first"),
     ("weight", "USER/JOB: its share of its user's part, from 1"),
     ("rate-floor", "USER/JOB: bytes per second that it gets first"),
@@ -48,19 +48,19 @@ pub const CLUSTER_WORDS: Words = &[
     ("drain", "NODE: true, if it takes no new jobs"),
 ];
 
-/// Words of keys that have no name.
+/// Words of keys without a name.
 const ABOUT_AGENT: [&str; 2] = ["memory", "disk-writes-per-day"];
 
 /// Writes per day are kept in thousandths.
 const WRITES_SCALE: f64 = 1000.0;
 
-/// The value that removes one.
+/// The value that removes a value.
 const NONE: &str = "none";
 
-/// The value that takes back what was set at run time.
+/// The value that reverts a value that was set at run time.
 const FILE: &str = "file";
 
-/// Where a value comes from. Later ones win.
+/// The source of a value. Later variants win.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicySource {
     /// An argument of the agent.
@@ -73,10 +73,10 @@ pub enum PolicySource {
     Control,
 }
 
-/// A word, and the name or pattern that it is about. Empty for words that are about the agent.
+/// A word, and a name or pattern. The name is empty for words that concern the agent.
 type PolicyKey = (String, String);
 
-/// The values that were given.
+/// The values of all sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     words: Words,
@@ -104,7 +104,7 @@ impl PolicyEntry {
     }
 }
 
-/// What is wrong with a value.
+/// The fault in a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError(String);
 
@@ -124,13 +124,13 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 impl Policy {
-    /// A policy without values, whose keys have these words.
+    /// A policy without values. Its keys have these words.
     pub fn new(words: Words) -> Self {
         Self { words, values: BTreeMap::new() }
     }
 
     /// Sets a value by a text such as `limit@s3://bucket=100MB/s`. `none` removes the value. At run
-    /// time, `file` takes it back to that of the file, or of an argument.
+    /// time, `file` reverts it to the value of the file, or of an argument.
     ///
     /// # Errors
     /// If the key or the value is not valid.
@@ -168,7 +168,7 @@ impl Policy {
             if key.1 != PolicySource::Set {
                 return Err(wrong(&"only what was set at run time goes back to the file"));
             }
-            // It stays as an entry, so that it replaces one that is known elsewhere.
+            // It stays as an entry, so that it replaces a value that another process knows.
             self.values.insert(key, PolicyEntry { text: FILE.to_owned(), number: None });
             return Ok(());
         }
@@ -186,12 +186,12 @@ impl Policy {
         Ok(())
     }
 
-    /// The same with the values of another policy in place of those of the file.
+    /// Returns the policy with the values of another one in place of the file's values.
     pub fn with_file(&self, file: Self) -> Self {
         self.with(file, &PolicySource::File)
     }
 
-    /// The same with the values of another policy in place of those of one source.
+    /// Returns the policy with the values of another one in place of one source's values.
     pub fn with(&self, other: Self, source: &PolicySource) -> Self {
         let kept = self.values.iter().filter(|((_, of), _)| of != source);
         let kept = kept.map(|(key, entry)| (key.clone(), entry.clone()));
@@ -242,8 +242,8 @@ impl Policy {
         self.find("pin", url).is_some_and(|pin| pin != 0)
     }
 
-    /// The limits of a store.
-    pub(crate) fn store(&self, name: &str) -> OriginLimits {
+    /// The limits of an origin.
+    pub(crate) fn origin_limits(&self, name: &str) -> OriginLimits {
         OriginLimits {
             bytes_per_second: self.find("limit", name).and_then(NonZeroU64::new),
             parallelism: self.find("parallelism", name).and_then(|most| NonZeroUsize::new(most as usize)),
@@ -255,8 +255,8 @@ impl Policy {
         self.weight("weight", name)
     }
 
-    /// What a dataset counts, and its room. `bytes` are those that all of it takes. The memory of
-    /// all datasets may be less than their floors.
+    /// The weight of a dataset's reads, and the bounds of its room. All of it takes `bytes` bytes.
+    /// The memory may be less than the floors of all datasets.
     pub(crate) fn dataset(&self, url: &str, bytes: u64) -> (NonZeroU32, CacheBounds) {
         let floor = if self.is_pinned(url) { bytes } else { self.find("floor", url).unwrap_or(0) };
         let own = self.find_by("cap", url, |source| *source != PolicySource::Control).unwrap_or(u64::MAX);
@@ -275,7 +275,7 @@ impl Policy {
         floors.fold(0, u64::saturating_add)
     }
 
-    /// The values in force with their sources, and what is wrong with the file. `file` names it.
+    /// The values in force with their sources, and the mistake in the file. `file` is its name.
     pub fn values(&self, file: &str, mistake: Option<&str>) -> Vec<PolicyValue> {
         let mut last: BTreeMap<&PolicyKey, (&PolicySource, &PolicyEntry)> = BTreeMap::new();
         // Sources come in their order.
@@ -345,12 +345,12 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The keys of an agent's policy, for help texts: each with what it is about and its value.
+/// The keys of an agent's policy, for help texts: each with its kind of name and its value.
 pub fn policy_keys() -> String {
     keys(AGENT_WORDS)
 }
 
-/// Those of a cluster's policy.
+/// The keys of a cluster's policy, for help texts.
 pub fn cluster_policy_keys() -> String {
     keys(CLUSTER_WORDS)
 }
@@ -423,7 +423,7 @@ mod tests {
             ("weight@search-*=4", File),
             ("weight@search-*=2", Set),
         ]);
-        let limit = |name| policy.store(name).bytes_per_second.map(NonZeroU64::get);
+        let limit = |name| policy.origin_limits(name).bytes_per_second.map(NonZeroU64::get);
         assert_eq!(limit("http://x"), Some(1_000_000_000));
         assert_eq!(limit("s3://fast"), Some(200_000_000));
         assert_eq!(limit("s3://slow"), Some(10_000_000));
@@ -445,12 +445,12 @@ mod tests {
             let value = if key == "weight@a" { "7" } else { "none" };
             policy.set_text(&format!("{key}={value}"), Set).unwrap();
         }
-        assert_eq!((policy.store("s3://x").bytes_per_second, policy.memory()), (None, None));
+        assert_eq!((policy.origin_limits("s3://x").bytes_per_second, policy.memory()), (None, None));
         for key in ["limit@*", "weight@a", "memory", "cap@b"] {
             policy.set_text(&format!("{key}=file"), Set).unwrap();
         }
         assert_eq!(policy.values("agent.toml", None), of_file);
-        assert_eq!(policy.store("s3://x").bytes_per_second.map(NonZeroU64::get), Some(1_000_000_000));
+        assert_eq!(policy.origin_limits("s3://x").bytes_per_second.map(NonZeroU64::get), Some(1_000_000_000));
         assert_eq!((policy.job_weight("a").get(), policy.memory()), (3, Some(1_000_000_000)));
         assert!(policy.set_text("limit@*=file", File).is_err());
     }

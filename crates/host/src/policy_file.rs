@@ -3,7 +3,7 @@
 //! ```toml
 //! memory = "100GiB"
 //!
-//! [limit]                              # by store
+//! [limit]                              # by storage
 //! "s3://my-bucket" = "500MB/s"
 //!
 //! [weight]                             # by job
@@ -45,7 +45,7 @@ struct FileVersion {
 #[derive(Debug)]
 pub struct PolicyFile {
     path: PathBuf,
-    /// Whose part of it is read.
+    /// The words of the keys that are read.
     words: Words,
     /// As it was read last. `None`: there was no file.
     version: Option<FileVersion>,
@@ -73,7 +73,7 @@ impl PolicyFile {
     /// file that cannot be read is tried again at the next call.
     ///
     /// # Errors
-    /// If it cannot be read, or has a mistake. The same one is returned once.
+    /// If it cannot be read, or has a mistake. The same mistake is returned once.
     pub fn changed(&mut self) -> Option<Result<Policy, PolicyError>> {
         let read = match version(&self.path) {
             Ok(version) if version == self.version => return None,
@@ -169,8 +169,8 @@ mod tests {
         fs::write(&path, text).unwrap();
         let policy = file.changed().unwrap().unwrap();
         assert_eq!(policy.memory(), Some(1_000_000_000));
-        assert_eq!(policy.store("s3://a").bytes_per_second.unwrap().get(), 5_000_000);
-        assert_eq!(policy.store("s3://b").bytes_per_second.unwrap().get(), 7);
+        assert_eq!(policy.origin_limits("s3://a").bytes_per_second.unwrap().get(), 5_000_000);
+        assert_eq!(policy.origin_limits("s3://b").bytes_per_second.unwrap().get(), 7);
         assert_eq!((policy.job_weight("x").get(), policy.dataset("/d", 9).1.floor), (4, 9));
         assert!(file.changed().is_none());
         // Of one file for both, each reads its part.
@@ -189,7 +189,7 @@ mod tests {
         fs::write(&path, "limit = [").unwrap();
         assert!(file.changed().unwrap().is_err());
         assert!(file.changed().is_none(), "the same mistake is reported once");
-        // What cannot be looked at was not removed.
+        // A file that cannot be read was not removed.
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&path, &path).unwrap();
         assert!(file.changed().unwrap().unwrap_err().to_string().contains("symbolic links"));
@@ -199,7 +199,7 @@ mod tests {
         fs::remove_dir(&path).unwrap();
         fs::write(&path, text).unwrap();
         assert!(file.changed().unwrap().is_ok());
-        // A pipe stands for a file whose server hangs.
+        // A pipe stands for a file on a server that hangs.
         fs::remove_file(&path).unwrap();
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();

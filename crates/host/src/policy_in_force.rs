@@ -26,7 +26,7 @@ pub(crate) struct PolicyInForce {
 #[derive(Debug)]
 pub(crate) struct PolicyState {
     pub(crate) policy: Policy,
-    /// What is wrong with the file, whose last values stay in force.
+    /// The mistake in the file, whose last values stay in force.
     mistake: Option<String>,
 }
 
@@ -114,7 +114,7 @@ impl PolicyInForce {
         }
     }
 
-    /// The values in force, and what is wrong with the file.
+    /// The values in force, and the mistake in the file.
     pub(crate) fn values(&self) -> Vec<PolicyValue> {
         let there = self.lock();
         there.policy.values(&self.file_name, there.mistake.as_deref())

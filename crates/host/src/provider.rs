@@ -52,8 +52,8 @@ const MIN_PLACES: u64 = 1 << 20;
 /// The most samples that one job may have requested and not received.
 const MAX_IN_FLIGHT: usize = 4096;
 
-/// What serves jobs: of an agent, or of the ranks of one job. It works on the runtime and in the
-/// memory of `place`.
+/// The provider that serves the jobs of an agent, or the ranks of one job. It works on the runtime
+/// and in the memory of `place`.
 ///
 /// # Errors
 /// A mistake in the policy.
@@ -73,7 +73,7 @@ pub fn provider(
     Ok(Arc::new(HostProvider { state, runtime }))
 }
 
-/// Memory whose samples are for other processes.
+/// Memory for samples that other processes read.
 ///
 /// # Errors
 /// If the system has no such memory.

@@ -25,8 +25,8 @@ pub(crate) struct StoreNumbers {
 }
 
 impl StoreNumbers {
-    /// Finds the samples of dataset `own` in earlier ones, by their digests. `earlier` are their
-    /// keys in the store with their digests. `None` if all samples are its own.
+    /// Finds the samples of dataset `own` in earlier ones, by their digests. `earlier` are the
+    /// samples' keys in the store with their digests. `None` if all samples are its own.
     pub(crate) fn find(
         own: DatasetId,
         digests: &[u128],
@@ -102,7 +102,7 @@ impl StoreNumbers {
     }
 }
 
-/// What a node keeps of samples that another dataset has, too.
+/// The kept samples that another dataset has, too.
 #[derive(Debug, Default)]
 pub(crate) struct KeptElsewhere {
     pub(crate) held_samples: u64,
@@ -132,8 +132,8 @@ mod tests {
         let numbers = StoreNumbers::find(own, &[10, 20, 40, 10], known).unwrap();
         let keys: Vec<_> = (0..5).map(|id| numbers.key(SampleId(id))).collect();
         let key = |dataset, id| SampleKey::new(DatasetId(dataset), SampleId(id));
-        // A repeated one has the first one's number, and what does not exist none of another
-        // dataset.
+        // A repeated sample has the number of the first one. A sample that does not exist has no
+        // number of another dataset.
         assert_eq!(keys, [key(2, 0), key(0, 1), key(1, 1), key(2, 0), key(2, 4)]);
         let orders = numbers.orders(&[3, 1, HOLE, 2]);
         let ids = |ids: [u32; 4]| ids.map(|id| SampleId(u64::from(id))).to_vec();

@@ -1,4 +1,4 @@
-//! What an agent does, as `foreread agent status` prints it.
+//! The status of an agent, as `foreread agent status` prints it.
 
 use foreread_file_cache::FilesStatus;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub struct AgentStatus {
     pub jobs: Vec<JobStatus>,
     /// The datasets.
     pub datasets: Vec<DatasetStatus>,
-    /// The stores that datasets are read from.
+    /// The origins that datasets are read from.
     pub stores: Vec<OriginStatus>,
     /// The policy in force.
     pub policy: Vec<PolicyValue>,
@@ -62,9 +62,9 @@ pub struct ControlLinkStatus {
     pub is_connected: bool,
     /// Whether this agent takes no new jobs.
     pub is_draining: bool,
-    /// The agents whose caches are one, itself included. 0: it shares with none.
+    /// The number of agents that share their caches, with this agent. 0: it shares with none.
     pub shares_with: u64,
-    /// Why it is not reached.
+    /// The reason if it is not reached.
     pub problem: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct DiskStatus {
     pub refused: u64,
     /// Their bytes.
     pub refused_bytes: u64,
-    /// Why they keep no samples, if they cannot be used.
+    /// The reason if they cannot be used, so that they keep no samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -93,8 +93,8 @@ pub struct DiskStatus {
 pub struct JobStatus {
     /// The program that it runs.
     pub name: String,
-    /// Its node, in the status of a cluster, and of a job of another agent whose samples are kept
-    /// here.
+    /// Its node, in the status of a cluster. Also the node of another agent's job, if its samples
+    /// are kept here.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// Its process.
@@ -103,7 +103,7 @@ pub struct JobStatus {
     pub look_ahead: u64,
     /// Where its datasets are read from.
     pub datasets: Vec<String>,
-    /// Its share of a store's time, relative to other jobs.
+    /// Its share of an origin's time, relative to other jobs.
     pub weight: u32,
     /// Samples that it has received from memory.
     pub hits: u64,
@@ -128,7 +128,7 @@ pub struct JobStatus {
     pub expected_hit_share: Option<f64>,
     /// The part of the last seconds in which its trainer waited for samples.
     pub stalled_share: f64,
-    /// What it waits for: `storage`, `limit` (of its store), `other jobs` or nothing.
+    /// The cause of its waiting: `storage`, `limit` (of its origin), `other jobs` or none.
     pub waits_for: Option<String>,
 }
 
@@ -168,7 +168,7 @@ pub struct DatasetStatus {
     pub saved_by_gb: f64,
 }
 
-/// A store that datasets are read from.
+/// An origin that datasets are read from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OriginStatus {
@@ -176,7 +176,7 @@ pub struct OriginStatus {
     pub name: String,
     /// The most bytes per second. `None`: no limit.
     pub limit: Option<u64>,
-    /// The most reads at once. `None`: as many as the store answers fastest.
+    /// The most reads at once. `None`: as many as the origin answers fastest.
     pub parallelism: Option<u64>,
     /// Reads under way.
     pub reading: u64,
@@ -186,13 +186,13 @@ pub struct OriginStatus {
     pub read_bytes: u64,
     /// Bytes per second, over the last seconds.
     pub bytes_per_second: f64,
-    /// In the status of a cluster: what nodes may read that are not heard, in bytes per second.
+    /// In the status of a cluster: the rate that unreachable nodes may read, in bytes per second.
     #[serde(skip_serializing_if = "is_zero")]
     pub reserved: u64,
 }
 
 impl OriginStatus {
-    /// A store of which nothing more is known.
+    /// An origin with a name and no other facts.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }

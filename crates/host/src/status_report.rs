@@ -18,7 +18,7 @@ use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginSta
 /// A trainer that waits for less than this share of its time does not wait.
 const STALLED: f64 = 0.02;
 
-/// A store that delivers this part of its limit is at its limit.
+/// An origin that delivers this part of its limit is at its limit.
 const AT_LIMIT: f64 = 0.9;
 
 /// Totals of the last seconds, which are added about four times a second.
@@ -43,7 +43,7 @@ impl RecentRates {
 }
 
 impl HostState {
-    /// Notes what has happened so far, for rates.
+    /// Notes the present totals, for rates.
     pub fn note_rates(&self) {
         let status = self.store.totals();
         self.rates.lock().unwrap_or_else(PoisonError::into_inner).add(Instant::now(), &status);
@@ -53,8 +53,8 @@ impl HostState {
     pub fn status(&self) -> AgentStatus {
         let (store, now) = (self.store.status(), Instant::now());
         let known = self.datasets.all();
-        let stores = self.origin_statuses(&store, now);
-        let jobs = self.job_statuses(&store, &known, &stores, now);
+        let origins = self.origin_statuses(&store, now);
+        let jobs = self.job_statuses(&store, &known, &origins, now);
         AgentStatus {
             process: std::process::id(),
             uptime_seconds: self.begun.elapsed().as_secs_f64(),
@@ -73,10 +73,10 @@ impl HostState {
             failures: store.counts.failures,
             datasets: known
                 .iter()
-                .map(|dataset| self.dataset_status(dataset, &store, &jobs, &stores))
+                .map(|dataset| self.dataset_status(dataset, &store, &jobs, &origins))
                 .collect(),
             jobs,
-            stores,
+            stores: origins,
             policy: self.policy.values(),
             control: self.control_status(),
         }
@@ -101,7 +101,7 @@ impl HostState {
         &self,
         store: &StoreStatus,
         known: &[KnownDataset],
-        stores: &[OriginStatus],
+        origins: &[OriginStatus],
         now: Instant,
     ) -> Vec<JobStatus> {
         let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ impl HostState {
             let state = store.jobs.get(number).cloned().unwrap_or_default();
             let stalled_share = there.stalls.share(now);
             let waits_for = (stalled_share > STALLED).then(|| {
-                let own: Vec<&OriginStatus> = stores
+                let own: Vec<&OriginStatus> = origins
                     .iter()
                     .filter(|origin| datasets.iter().any(|dataset| dataset.origin == origin.name))
                     .collect();
@@ -154,10 +154,10 @@ impl HostState {
         dataset: &KnownDataset,
         store: &StoreStatus,
         jobs: &[JobStatus],
-        stores: &[OriginStatus],
+        origins: &[OriginStatus],
     ) -> DatasetStatus {
         let state = store.datasets.get(dataset.id.0 as usize).cloned().unwrap_or_default();
-        let rate = stores.iter().find(|of| of.name == dataset.origin).map_or(0.0, |of| of.bytes_per_second);
+        let rate = origins.iter().find(|of| of.name == dataset.origin).map_or(0.0, |of| of.bytes_per_second);
         let on_disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         DatasetStatus {
             url: dataset.url.clone(),
@@ -177,14 +177,14 @@ impl HostState {
     }
 }
 
-/// What a job with a waiting trainer waits for.
-fn cause_of_stall(job: &JobState, stores: &[&OriginStatus]) -> String {
+/// The cause for which a job keeps its trainer waiting.
+fn cause_of_stall(job: &JobState, origins: &[&OriginStatus]) -> String {
     let is_at_limit = |origin: &&OriginStatus| {
         origin.limit.is_some_and(|limit| origin.bytes_per_second > AT_LIMIT * limit as f64)
     };
-    let cause = if stores.iter().any(is_at_limit) {
+    let cause = if origins.iter().any(is_at_limit) {
         "limit"
-    } else if stores.iter().any(|origin| origin.queued > job.waiting) {
+    } else if origins.iter().any(|origin| origin.queued > job.waiting) {
         "other jobs"
     } else {
         "storage"

@@ -2,9 +2,9 @@
 //!
 //! The samples are read in the order of the catalog. The weight of these reads is the lowest, so
 //! other jobs are hardly delayed. They take free room, and that of datasets without jobs. Residents
-//! are skipped, so a later request continues where an earlier one ended. So are those that another
-//! node of the cluster keeps. The price: the orders of
-//! later jobs are not known yet, so it is arbitrary which part of a large dataset is kept.
+//! are skipped, so a later request continues where an earlier one ended. Samples that another node
+//! of the cluster keeps are skipped, too. The price: the orders of later jobs are not known yet, so
+//! it is arbitrary which part of a large dataset is kept.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -109,7 +109,7 @@ impl HostState {
         Ok(WarmAnswer {
             is_active,
             kept_samples: there.kept_samples,
-            // Second copies are not what is to be filled.
+            // Second copies are not part of the samples to fill.
             held_samples: there.held_samples.min(there.own_samples),
             held_bytes: there.held_bytes,
             disk_samples: disk.0 + elsewhere.disk_samples,

@@ -105,7 +105,7 @@ pub enum Rendezvous {
         /// and ports.
         or: Option<(String, Vec<u16>)>,
     },
-    /// A directory below one that all ranks see. Rank 0 writes its address there.
+    /// A directory below a directory that all ranks see. Rank 0 writes its address there.
     Directory(PathBuf),
     /// Rank 0 listens on the first of these ports that is free. The others try them in turn.
     Host {

@@ -45,7 +45,7 @@ impl Bandwidth {
     }
 
     /// Changes the rate, or ends the limit. Requests that wait leave by the new rate a fourth of a
-    /// second later at most. What is being sent is sent at the new rate.
+    /// second later at most. Bytes that are being sent are sent at the new rate.
     pub fn set_rate(&self, bytes_per_second: Option<NonZeroU64>) {
         self.link().set_rate(bytes_per_second, Instant::now());
     }

@@ -242,7 +242,7 @@ impl BreakerShared {
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// Wraps `inner`. `label` is its name in logs and errors: a rank, a store.
+    /// Wraps `inner`. `label` is its name in logs and errors: a rank, an origin.
     pub fn new(inner: Arc<T>, policy: BreakerPolicy, label: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());

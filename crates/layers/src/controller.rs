@@ -1,31 +1,32 @@
 //! The controller of an adaptive concurrency limit, without a clock and a runtime.
 //!
-//! The model is Little's law. A store that answers after its own latency `base`, at most `rate`
+//! The model is Little's law. An origin that answers after its own latency `base`, at most `rate`
 //! answers per second, contains `rate * base` requests when it is just full. More only queue.
 //! Neither number is known and both change. So the controller measures in *rounds*. A round is
 //! about one generation of requests under one limit, of which it keeps the mean latency and the
 //! mean number in flight. Their quotient is the rate.
 //!
 //! * The next limit is `GAIN * in flight * base / latency`, plus up to its square root if latencies
-//!   vary or requests fail. While the store is not full, the latency is `base` and the limit grows.
-//!   Once it is full, the number in flight and the latency rise together, and the formula stays at
-//!   `GAIN * rate * base`, independent of earlier limits. An eighth of the requests queue, and
-//!   nothing oscillates. Where latencies are even, the limit is at most a fourth above what fills
-//!   the store.
-//! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand
-//!   requests are reached in seven round trips, and never more than twice what fills the store.
+//!   vary or requests fail. While the origin is not full, the latency is `base` and the limit
+//!   grows. Once it is full, the number in flight and the latency rise together, and the formula
+//!   stays at `GAIN * rate * base`, independent of earlier limits. An eighth of the requests queue,
+//!   and nothing oscillates. Where latencies are even, the limit is at most a fourth above the
+//!   number that fills the origin.
+//! * *Starting*: the gain is 2 until a round's latency shows that the origin is full. So a thousand
+//!   requests are reached in seven round trips, and never more than twice the number that fills the
+//!   origin.
 //! * `base` falls with every round of lower latency. It rises only on proof that the latency is not
 //!   our own doing: fewer requests in flight, and the latency did not fall with them. Every cut is
-//!   such a test, so a store that slows down is distinguished from an overloaded one within two
+//!   such a test, so an origin that slows down is distinguished from an overloaded one within two
 //!   rounds. If no round has confirmed `base` for a while, the limit drops just below `rate * base`
 //!   for a round to test it (*draining*).
-//! * If the queue outside the store runs empty, the trainer is the bottleneck. The limit becomes
-//!   what its demand over the last second needs.
+//! * If the queue outside the origin runs empty, the trainer is the bottleneck. The limit becomes
+//!   the need of its demand over the last second.
 //! * Refusals for too many requests carry no latency. The rate handles them.
-//! * The requests that the store answers within a millisecond are always allowed: a page cache must
-//!   not be fed one read at a time.
+//! * The requests that the origin answers within a millisecond are always allowed: a page cache
+//!   must not be fed one read at a time.
 //!
-//! `base` is the mean and not the minimum of latencies: Little's law is about means, and a store
+//! `base` is the mean and not the minimum of latencies: Little's law is about means, and an origin
 //! with jitter would be starved by its fastest answer. The price is that a round needs several
 //! answers. Occasional rounds below capacity confirm `base` (under one per cent of the time).
 //!
@@ -37,7 +38,8 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// The number in flight relative to what just fills the store, where all latencies are the same.
+/// The number in flight relative to the number that just fills the origin, where all latencies are
+/// the same.
 const GAIN: f64 = 1.15;
 /// The same where they vary.
 const UNEVEN_GAIN: f64 = 1.25;
@@ -57,15 +59,15 @@ const SLACK: f64 = 2.0;
 const UNEVEN: f64 = 0.25;
 /// The part of earlier unevenness that remains after an even round.
 const REMEMBERED: f64 = 0.5;
-/// The number in flight, relative to what just fills the store, while testing `base`.
+/// The number in flight, relative to the number that just fills the origin, while testing `base`.
 const DRAIN: f64 = 0.85;
 /// A latency within these factors of `base` counts as the same.
 const ABOVE: f64 = 1.1;
 const BELOW: f64 = 0.93;
-/// The store was not full if the rate followed at least this fraction of a change of the number in
+/// The origin was not full if the rate followed at least this fraction of a change of the number in
 /// flight.
 const ELASTIC: f64 = 0.6;
-/// The store was full if the rate followed less than this fraction.
+/// The origin was full if the rate followed less than this fraction.
 const IN_STEP: f64 = 0.15;
 /// The smallest change of the number in flight (as a logarithm) that is significant, and that
 /// proves something.
@@ -142,17 +144,17 @@ pub enum LimitReason {
     /// It has not been changed.
     #[default]
     Fixed,
-    /// The store is unknown yet or has become faster: the limit doubles.
+    /// The origin is unknown yet or has become faster: the limit doubles.
     Starting,
     /// More requests in flight did not raise the latency.
     Growing,
     /// The latency rose without a higher rate.
     Latency,
-    /// Below capacity for one round, to measure the store's own latency.
+    /// Below capacity for one round, to measure the origin's own latency.
     Draining,
     /// The trainer needs no more.
     Demand,
-    /// The store refused requests because they were too many.
+    /// The origin refused requests because they were too many.
     Throttled,
 }
 
@@ -196,7 +198,7 @@ impl Round {
 }
 
 impl MeasuredRound {
-    /// How far the rate followed the change of the number in flight since `before`: 1 if the store
+    /// How far the rate followed the change of the number in flight since `before`: 1 if the origin
     /// has capacity, 0 if it is full, `None` if the change is too small.
     fn elasticity(&self, before: &Self) -> Option<f64> {
         let change = (self.in_flight / before.in_flight).ln();
@@ -240,8 +242,8 @@ enum ControllerMode {
     Draining,
 }
 
-/// The number in flight for a store that `full` requests just fill. The square root covers chance,
-/// which is relatively larger for small numbers. `chance` is 0 to 1: see [`Round::chance`].
+/// The number in flight for an origin that `full` requests just fill. The square root covers
+/// chance, which is relatively larger for small numbers. `chance` is 0 to 1: see [`Round::chance`].
 fn wanted(full: f64, chance: f64) -> f64 {
     let gain = GAIN + chance * (UNEVEN_GAIN - GAIN);
     gain * full + chance * full.max(0.0).sqrt().max(SLACK)
@@ -263,7 +265,7 @@ pub(crate) struct Controller {
     alarmed: bool,
     /// Answers per second before the last drain. 0 before the first.
     rate: f64,
-    /// The store's own latency in seconds, and when a round last confirmed it.
+    /// The origin's own latency in seconds, and when a round last confirmed it.
     base: Option<f64>,
     confirmed: Duration,
     now: Duration,
@@ -281,7 +283,7 @@ impl Controller {
         Self { most: policy.most.get(), limit, chance: 1.0, ..Self::default() }
     }
 
-    /// The limit: at least 1, at most what the policy allows.
+    /// The limit: at least 1, at most the policy's maximum.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
@@ -370,7 +372,7 @@ impl Controller {
         if length < SHORTEST_ROUND || !complete || latency <= 0.0 || area <= 0.0 {
             return;
         }
-        // A queue makes latencies uneven, too. Rounds without one show those of the store.
+        // A queue makes latencies uneven, too. Rounds without one show those of the origin.
         let has_queue = self.base.is_none_or(|base| latency > base * ABOVE);
         let chance = self.round.chance();
         if !has_queue || self.round.failures > 0 {
@@ -385,10 +387,10 @@ impl Controller {
             let test = fewer && latency <= before.latency * CHANGED;
             measured.elasticity(&before).filter(|_| test)
         });
-        // The first requests, and those that a doubled limit releases at once, meet a growing
+        // The first requests, and requests that a doubled limit releases at once, meet a growing
         // queue. Their latency is not comparable.
         let burst = self.base.is_none() || self.why == LimitReason::Starting;
-        // The latency of a round during which the store changed is not reliable either.
+        // The latency of a round during which the origin changed is not reliable either.
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
         let base = self.learn(&measured, elasticity);
         let (target, why) = self.decide(&measured, base, elasticity);
@@ -405,7 +407,7 @@ impl Controller {
         }
     }
 
-    /// Updates the store's own latency from a round. `elasticity` is that of a cut.
+    /// Updates the origin's own latency from a round. `elasticity` is that of a cut.
     fn learn(&mut self, measured: &MeasuredRound, elasticity: Option<f64>) -> f64 {
         let latency = measured.latency;
         let base = match self.base {
@@ -414,7 +416,7 @@ impl Controller {
             Some(base) if latency < base * BELOW => latency,
             // Among many rounds, one is the lowest by chance.
             Some(base) if latency < base => base + (latency - base) / 4.0,
-            // Fewer in flight, and the latency stayed: it is the store's own.
+            // Fewer in flight, and the latency stayed: it is the origin's own.
             Some(base) if latency > base * ABOVE && elasticity.is_some_and(|part| part > ELASTIC) => {
                 if measured.queued > 0.5 {
                     self.mode = ControllerMode::Starting;
@@ -433,7 +435,7 @@ impl Controller {
     /// The next limit, not yet rounded or bounded.
     fn decide(&mut self, measured: &MeasuredRound, base: f64, elasticity: Option<f64>) -> (f64, LimitReason) {
         let ratio = base / measured.latency;
-        let full = measured.in_flight * ratio; // just fills the store, or is known to fit
+        let full = measured.in_flight * ratio; // just fills the origin, or is known to fit
         if let Some(needed) = self.demand(measured) {
             self.mode = ControllerMode::Cruising { linear: 0 };
             let allowed = SPARE * full + full.sqrt().max(SLACK);
@@ -522,7 +524,7 @@ impl Controller {
         (DRAIN * full, LimitReason::Draining)
     }
 
-    /// Whether the latency fell like the number in flight, so that the store was still full.
+    /// Whether the latency fell like the number in flight, so that the origin was still full.
     fn in_step(&self, measured: &MeasuredRound) -> bool {
         let elasticity = self.before.and_then(|before| measured.elasticity(&before));
         elasticity.is_some_and(|part| part < IN_STEP)
@@ -565,9 +567,9 @@ mod tests {
 
     use super::*;
 
-    /// A store with `places` slots and a latency. Further requests wait. There is always more to
+    /// An origin with `places` slots and a latency. Further requests wait. There is always more to
     /// read.
-    struct Store {
+    struct SimulatedOrigin {
         places: usize,
         latency: Duration,
         controller: Controller,
@@ -576,7 +578,7 @@ mod tests {
         ends: BinaryHeap<Reverse<(Duration, Duration)>>,
     }
 
-    impl Store {
+    impl SimulatedOrigin {
         fn new(policy: AdaptivePolicy, places: usize, latency: Duration) -> Self {
             let controller = Controller::new(policy);
             Self {
@@ -654,15 +656,15 @@ mod tests {
         }
     }
 
-    /// Eight seconds of a run of a store, from second `from` on: lowest and highest limit, number
+    /// Eight seconds of a run of an origin, from second `from` on: lowest and highest limit, number
     /// of changes, and mean number of used slots.
     fn watched(places: usize, latency: Duration, from: u64) -> (usize, usize, u32, f64) {
-        let mut store = Store::new(up_to(1024), places, latency);
+        let mut origin = SimulatedOrigin::new(up_to(1024), places, latency);
         let begin = Duration::from_secs(from);
-        store.run(begin, |_, _| {});
-        let (mut low, mut high, mut changes, mut last) = (usize::MAX, 0, 0, store.controller.limit());
+        origin.run(begin, |_, _| {});
+        let (mut low, mut high, mut changes, mut last) = (usize::MAX, 0, 0, origin.controller.limit());
         let (mut area, mut before) = (0.0, begin);
-        store.run(begin + Duration::from_secs(8), |controller, now| {
+        origin.run(begin + Duration::from_secs(8), |controller, now| {
             let limit = controller.limit();
             (low, high) = (low.min(limit), high.max(limit));
             changes += u32::from(limit != last);
@@ -672,7 +674,7 @@ mod tests {
         (low, high, changes, area / 8.0)
     }
 
-    /// Each round found the store full and drained it below the requests that it answers within a
+    /// Each round found the origin full and drained it below the requests that it answers within a
     /// millisecond.
     #[test]
     fn drain_below_the_minimum_ends_at_once() {
@@ -682,7 +684,7 @@ mod tests {
         }
     }
 
-    /// More requests than fill the store only queue in it.
+    /// More requests than fill the origin only queue in it.
     #[test]
     // semantics: FAIL-7
     fn requests_beyond_the_knee_are_few() {
@@ -697,10 +699,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        // Each is twelve seconds of a store.
+        // Each is twelve seconds of an origin.
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
         #[test]
-        fn limit_settles_on_the_capacity_of_the_store(
+        fn limit_settles_on_the_capacity_of_the_origin(
             places in 1usize..500,
             latency_us in 500u64..60_000,
         ) {

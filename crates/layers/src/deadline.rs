@@ -1,10 +1,10 @@
 //! Deadlines: no read waits forever.
 //!
 //! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the
-//! object's name. So an outer layer can retry, and even a store that has lost a request cannot hang
-//! a run. The bound is a minimum plus the transfer time of a slow read. That is the tier's recent
-//! time per byte of a single read, with a wide margin. So a large object on a slow link is not
-//! interrupted. The layer is next to the store, so time in queues does not count.
+//! object's name. So an outer layer can retry, and even an origin that has lost a request cannot
+//! hang a run. The bound is a minimum plus the transfer time of a slow read. That is the tier's
+//! recent time per byte of a single read, with a wide margin. So a large object on a slow link is
+//! not interrupted. The layer is next to the origin, so time in queues does not count.
 //!
 //! It also checks the length of the answer, because only here a retry is still possible. Too few
 //! bytes are an interrupted transfer. Too many are another object.

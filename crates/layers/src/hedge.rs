@@ -1,11 +1,11 @@
 //! Hedged requests: a second read for a late one.
 //!
-//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that
-//! is being replaced. Reads change nothing, so a late read is sent once more, and the first answer
-//! counts (Dean and Barroso, "The Tail at Scale", 2013). A read is late after a quantile of the
-//! tier's recent latencies of its size, times a factor. Before enough reads were measured, it is
-//! late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few per
-//! cent of the reads, so a slow store does not get twice the load.
+//! Every origin answers some reads much later than the rest: a lost packet, a slow disk, a node
+//! that is being replaced. Reads change nothing, so a late read is sent once more, and the first
+//! answer counts (Dean and Barroso, "The Tail at Scale", 2013). A read is late after a quantile of
+//! the tier's recent latencies of its size, times a factor. Before enough reads were measured, it
+//! is late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few
+//! per cent of the reads, so a slow origin does not get twice the load.
 //!
 //! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the
 //! other read. Any other error is the answer.
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_store_gets_few_hedges() {
+    async fn slow_origin_gets_few_hedges() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::Key(key(999)), Fault::Short);
         for _ in 0..5 {

@@ -1,18 +1,18 @@
 //! Neighbouring ranges of one object, joined into one request.
 //!
-//! A request costs the store's latency and a slot of the limit, whatever its length. For samples in
-//! one object (packed shards), reading two neighbours and the gap between them in one request may
-//! be faster than two requests. That holds if the gap takes less time than a request. Both times
-//! are measured at the store, below all queues, or given ([`MergePolicy`]). A range joins the one
-//! before it only if that saves a good part of its separate reading time. So ranges that are bound
-//! by bandwidth stay separate and keep their parallelism.
+//! A request costs the origin's latency and a slot of the limit, whatever its length. For samples
+//! in one object (packed shards), reading two neighbours and the gap between them in one request
+//! may be faster than two requests. That holds if the gap takes less time than a request. Both
+//! times are measured at the origin, below all queues, or given ([`MergePolicy`]). A range joins
+//! the one before it only if that saves a good part of its separate reading time. So ranges that
+//! are bound by bandwidth stay separate and keep their parallelism.
 //!
 //! * Only ranges of one state of one object within one burst of reads are joined. Whole objects
 //!   never. The caller ends a burst ([`Tier::submit`](foreread_tier::Tier::submit)).
 //! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes
 //!   long.
 //! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes
-//!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
+//!   ([`MergePolicy::waste`]): an origin's bytes cost money, and the plan counts them.
 //! * Reads of one [`ReadBlock`] are always joined, because their caller has decided so. They begin
 //!   once the block is complete.
 //! * Every answer is copied into memory of its exact length, so that a stored sample keeps no
@@ -63,7 +63,7 @@ impl Default for MergePolicy {
 }
 
 impl MergePolicy {
-    /// The same for a store with a known `latency` per request and `bytes_per_second` of a single
+    /// The same for an origin with a known `latency` per request and `bytes_per_second` of a single
     /// read.
     #[must_use]
     pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {

@@ -119,7 +119,7 @@ mod tests {
         }
         let ids = |kept: &KeptParts| (1..=5).filter(|id| kept.contains(part(*id))).collect::<Vec<_>>();
         assert_eq!(ids(&kept), [1, 2, 4]);
-        // Two are dropped for a long one, and none for one that is used later than all.
+        // Two are dropped for a long part, and none for a part that is used later than all.
         kept.insert(part(5), Tick(55), bytes(200), limit);
         assert_eq!(ids(&kept), [1, 2, 4], "a part that is used sooner stays");
         kept.insert(part(5), Tick(20), bytes(200), limit);

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async
-//! fn`s that form one future per read, so a layer costs no allocation. From the store outwards:
+//! fn`s that form one future per read, so a layer costs no allocation. From the origin outwards:
 //!
-//! * *deadline* is next to the store. Its bound applies to the store and not to queues. Every outer
-//!   layer can rely on an answer of the right length.
-//! * *metrics* counts the requests to the store (every attempt and every hedge). It measures the
-//!   store's latency without the time in queues. A read that a deadline ends is an error.
+//! * *deadline* is next to the origin. Its bound applies to the origin and not to queues. Every
+//!   outer layer can rely on an answer of the right length.
+//! * *metrics* counts the requests to the origin (every attempt and every hedge). It measures the
+//!   origin's latency without the time in queues. A read that a deadline ends is an error.
 //! * *hedge* is inside the limit, so time in the queue makes no read late. A hedge needs no slot
 //!   unless the limit is the user's own: hedges are few, and waiting for a slot would defeat them.
 //!   The slot of a hanging read is free as soon as its hedge is answered. The limit adapts to the
@@ -23,11 +23,11 @@
 //!   have taught it, and the user's [`Bandwidth`].
 //! * *retry*: each attempt passes all inner layers again. Retries are counted in the [`Meter`].
 //! * *joined* is outside of all other layers that see stored bytes. So a joined read takes one
-//!   slot, is one request for the store's ceiling, and is retried as one. It decides by the
+//!   slot, is one request for the origin's ceiling, and is retried as one. It decides by the
 //!   latencies that *metrics* measures, below all queues. For origins in this machine's page cache,
 //!   only blocks are joined, because their requests cost next to nothing.
-//! * *made* is outermost. It decodes what is stored compressed, and reads a stored unit once for
-//!   all samples that share it ([`Units`]).
+//! * *made* is outermost. It decodes compressed samples, and reads a stored unit once for all
+//!   samples that share it ([`Units`]).
 //!
 //! [`Breaker`] is for tiers with an alternative: a peer, or a disk in front of the origin. A
 //! rejected read costs nothing. Nothing is retried there, because the other tier is faster than a
@@ -48,7 +48,7 @@
 //!
 //! Tested in `tests/`, on simulated time:
 //!
-//! | property of the store | result | price |
+//! | property of the origin | result | price |
 //! |---|---|---|
 //! | concurrency that saturates it | 95 % of its throughput after a second; a tenfold change is followed in two | a fifth more in flight than saturates it |
 //! | a ceiling on requests per second, 20 to 5,000 | within 10 %, in two seconds or two hundred requests | 0.2 to 1.7 % refused; 20 to 300 more in the first seconds |

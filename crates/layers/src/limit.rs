@@ -1,10 +1,10 @@
 //! The concurrency limit: at most so many requests in flight.
 //!
-//! A store has a concurrency beyond which more requests only queue inside it, where they cannot be
-//! reordered. Here they queue outside, ordered by due time. The limit is fixed ([`Limit::new`]) or
-//! adaptive ([`Limit::adaptive`]).
+//! An origin has a concurrency beyond which more requests only queue inside it, where they cannot
+//! be reordered. Here they queue outside, ordered by due time. The limit is fixed ([`Limit::new`])
+//! or adaptive ([`Limit::adaptive`]).
 //!
-//! Some stores also have a ceiling on requests per second, and enforce it by refusals (503
+//! Some origins also have a ceiling on requests per second, and enforce it by refusals (503
 //! SlowDown). An adaptive limit learns that rate from the refusals, one rate per origin
 //! (`rate.rs`). A user may set a limit in bytes per second (`bandwidth.rs`). All of them share one
 //! gate and one queue. A request leaves when a slot is free and both rates allow it, the earliest
@@ -56,7 +56,7 @@ pub struct Decisions {
     pub changes: u64,
     /// The reason of the last change.
     pub why: LimitReason,
-    /// The store's ceiling in requests per second, as far as its refusals show it: the lowest of
+    /// The origin's ceiling in requests per second, as far as its refusals show it: the lowest of
     /// several origins, or `None` while none refuses.
     pub rate: Option<u64>,
     /// Requests in flight now.
@@ -179,7 +179,7 @@ impl Limit {
         Self::with(limit.get(), limit.get(), None)
     }
 
-    /// A limit that follows the store's capacity and the trainer's demand, within `policy`. The
+    /// A limit that follows the origin's capacity and the trainer's demand, within `policy`. The
     /// head of `controller.rs` describes how.
     pub fn adaptive(policy: AdaptivePolicy) -> Self {
         let controller = Controller::new(policy);
@@ -249,7 +249,7 @@ impl Limit {
 /// | `foreread_tier_limit` | gauge | `tier` (of a limit that tiers share: the first of them) |
 /// | `foreread_tier_in_flight` | gauge | `tier`; requests in flight |
 /// | `foreread_tier_limit_changes_total` | counter | `tier`, `why`: decisions of an adaptive limit |
-/// | `foreread_tier_rate_limit` | gauge | `tier`; requests per second that a store tolerates, the lowest of all; 0 while none refuses |
+/// | `foreread_tier_rate_limit` | gauge | `tier`; requests per second that an origin tolerates, the lowest of all; 0 while none refuses |
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     limit: Limit,

@@ -218,7 +218,7 @@ impl MadeLayer {
         if is_short { work() } else { self.on_thread(work).await }
     }
 
-    /// Copies the pieces of a sample into one buffer, after decoding those that are stored.
+    /// Copies the pieces of a sample into one buffer, after decoding the stored pieces.
     fn joined(
         &self,
         request: &ReadRequest,

@@ -197,10 +197,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn panic_is_the_answer_of_all_parts() {
-        let read = async { panic!("the store's own words") };
+        let read = async { panic!("the origin's own words") };
         let mut all: Vec<_> = parts(read.boxed(), 3, str::to_owned).collect();
         for part in &mut all {
-            assert_eq!(poll!(part), Poll::Ready("the store's own words".to_owned()));
+            assert_eq!(poll!(part), Poll::Ready("the origin's own words".to_owned()));
         }
     }
 

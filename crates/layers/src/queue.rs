@@ -1,9 +1,9 @@
 //! The queues of a limit: which requests wait, and which may leave next.
 //!
-//! Every origin has a queue, a [`Rate`] that follows its store's refusals, and the user's
+//! Every origin has a queue, a [`Rate`] that follows its origin's refusals, and the user's
 //! [`Bandwidth`], if any. Both can hold up the queue. Of the queues that are not held up, the
 //! request that is due first leaves first. A throttled prefix slows its whole origin until the
-//! store splits it, as with every SDK.
+//! origin splits it, as with every SDK.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! The tolerated request rate of a store, learnt from its refusals alone, without a clock and a
+//! The tolerated request rate of an origin, learnt from its refusals alone, without a clock and a
 //! runtime.
 //!
-//! A concurrency limit cannot enforce a store's ceiling on requests per second: 200 per second at a
-//! latency of 1 ms are a fifth of a request. So there is also a rate limit. There is none until the
-//! store first refuses a request (503 SlowDown, 429). Then:
+//! A concurrency limit cannot enforce an origin's ceiling on requests per second: 200 per second at
+//! a latency of 1 ms are a fifth of a request. So there is also a rate limit. There is none until
+//! the origin first refuses a request (503 SlowDown, 429). Then:
 //!
-//! * A store at its ceiling refuses the excess and answers the rest, so the rate of *answers*
+//! * An origin at its ceiling refuses the excess and answers the rest, so the rate of *answers*
 //!   during refusals is the ceiling. The rate becomes 0.95 of it, and then follows CUBIC's curve:
 //!   flat around the old ceiling, then ever steeper. So a raised ceiling is found (five times as
 //!   high: in about six seconds). Each time it meets the ceiling again costs a few refused
@@ -13,7 +13,7 @@
 //! * If hardly any request is answered, the ceiling is unknown. The rate starts at the rate of
 //!   answers. It grows by half with each slice of time without refusals (*rising*) until it has met
 //!   the ceiling.
-//! * Some stores refuse some requests at any rate. A ceiling refuses nothing below it, so refusals
+//! * Some origins refuse some requests at any rate. A ceiling refuses nothing below it, so refusals
 //!   below the last known rate of answers are random. Their fraction is taken for granted, refusals
 //!   count only beyond it, and a cut that did not reduce them is reverted.
 //!
@@ -302,7 +302,7 @@ impl Rate {
             self.met = 0.0;
         }
         self.set(now, pace);
-        // The requests in flight may exceed what the store tolerates.
+        // The requests in flight may exceed the number that the origin tolerates.
         self.changed += Duration::from_secs_f64(self.latency.min(1.0));
     }
 
@@ -446,7 +446,7 @@ mod tests {
         assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
     }
 
-    /// Simulates `demand` requests per second for a minute. The store refuses a random fraction
+    /// Simulates `demand` requests per second for a minute. The origin refuses a random fraction
     /// `chance` of all, and the excess above its `ceiling`. Returns the fraction of the demand that
     /// leaves, and the refused fraction of these.
     fn share(demand: f64, chance: f64, ceiling: f64, seed: u64) -> (f64, f64) {

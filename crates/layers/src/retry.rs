@@ -6,16 +6,16 @@
 //! failures. Permanent errors (not found, denied, changed, corrupt ...) pass at once.
 //!
 //! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would
-//! return as one request per sample, to a store that has just requested fewer. If it keeps failing
-//! without being throttled, it is read part by part. The joined read itself may be the cause, for
-//! example if a proxy cuts long answers.
+//! return as one request per sample, to an origin that has just requested fewer. If it keeps
+//! failing without being throttled, it is read part by part. The joined read itself may be the
+//! cause, for example if a proxy cuts long answers.
 //!
-//! A throttling store works and needs time, which counts against the patience and not against the
+//! A throttling origin works and needs time, which counts against the patience and not against the
 //! attempts. Otherwise a bucket that refuses requests for the few seconds in which it scales would
-//! end a run of days. The price is that a store that always answers 503 is given up after two
+//! end a run of days. The price is that an origin that always answers 503 is given up after two
 //! minutes and not after seconds.
 //!
-//! A request without an answer is not a failure here. The deadline layer is next to the store,
+//! A request without an answer is not a failure here. The deadline layer is next to the origin,
 //! because time in queues must not count.
 //!
 //! Decision: own code instead of `backon`, which draws its jitter from a global generator and has
@@ -47,9 +47,9 @@ pub struct RetryPolicy {
     pub attempts: NonZeroU32,
     /// Upper bound of the wait after the first failure. Each further failure doubles it.
     pub first_wait: Duration,
-    /// Upper bound of all waits, unless the store's `Retry-After` is longer.
+    /// Upper bound of all waits, unless the origin's `Retry-After` is longer.
     pub longest_wait: Duration,
-    /// No attempt begins later than this after the request's first failure. If the store's
+    /// No attempt begins later than this after the request's first failure. If the origin's
     /// `Retry-After` is longer than the remaining time, the request fails.
     pub patience: Duration,
 }
@@ -259,7 +259,7 @@ mod tests {
         let last = stream.next().await.unwrap();
         assert_eq!((last.tag, last.result.unwrap()), (3, origin.expected(SampleId(3))));
         let waited = began.elapsed().as_secs_f64();
-        assert!((6.0..6.32).contains(&waited), "twice what the store asked for and some jitter: {waited} s");
+        assert!((6.0..6.32).contains(&waited), "twice what the origin requested and some jitter: {waited} s");
         assert!(stream.next().await.is_none());
         assert_eq!(stack.meter.read().retried, 2);
         assert_eq!(origin.counts().tally().requests, 10);
@@ -322,7 +322,7 @@ mod tests {
     /// Regression: a bucket that refused requests for five seconds ended the run.
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn throttling_store_is_retried_until_patience_ends() {
+    async fn throttling_origin_is_retried_until_patience_ends() {
         let origin = origin();
         let throttled = Fault::Error(ErrorKind::Throttled);
         let below = failing(&origin, When::First(KEY, 15), throttled.clone());

@@ -3,10 +3,10 @@
 //! The time per byte is the larger of two estimates. Within one read, it is the slope of a line
 //! through the times of reads of several sizes, fitted by least squares with fading weights. And no
 //! byte takes less than the throughput of all reads together allows: the most bytes that recently
-//! came in a quarter of a second. The time per request is what the fastest of recent reads took
-//! beyond its bytes. Any other read may have waited in the store for the bytes of others, which is
-//! not a cost of requests. So a store with varying latency counts as one with little latency, and
-//! requests count as cheap.
+//! came in a quarter of a second. The time per request is the time of the fastest recent read
+//! without the time of its bytes. Any other read may have waited in the origin for the bytes of
+//! others, which is not a cost of requests. So an origin with varying latency counts as one with
+//! little latency, and requests count as cheap.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! are learnt for each tier separately.
 //!
 //! A read starts when it is requested, as far as it can without waiting. It takes its slot and is
-//! queued at the store, or it joins the queue for a slot. So reads leave in the order of the
+//! queued at the origin, or it joins the queue for a slot. So reads leave in the order of the
 //! requests, whichever future is polled first.
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -31,7 +31,7 @@ use crate::speed::Speed;
 use crate::units::Units;
 use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
 
-/// Failures after which a joined read is read part by part, unless the store throttles.
+/// Failures after which a joined read is read part by part, unless the origin throttles.
 const JOINED_ATTEMPTS: u32 = 3;
 
 /// The configuration of the layers. Clones share the bandwidth, the limit and the meter.
@@ -251,7 +251,7 @@ enum AttemptStart {
     Reading(StartedRead),
 }
 
-/// A request at the store, with its slot.
+/// A request at the origin, with its slot.
 struct StartedRead {
     permit: Option<Permit>,
     flight: MeteredRead,
@@ -279,7 +279,7 @@ impl Layers {
         }
     }
 
-    /// Reads what has already failed as a part of a joined read.
+    /// Reads a range that has already failed as a part of a joined read.
     pub(crate) fn read_after(self: &Arc<Self>, request: Arc<ReadRequest>, failures: Failures) -> ReadFuture {
         let start = self.begin(&request);
         Box::pin(Arc::clone(self).attempts(request, start, failures))
@@ -321,7 +321,7 @@ impl Layers {
         }
     }
 
-    /// The attempts after a first one that has failed.
+    /// The attempts after a failed first one.
     #[cold]
     async fn again(self: Arc<Self>, request: Arc<ReadRequest>, error: TierError) -> Result<Bytes, TierError> {
         let mut failures = Failures::default();

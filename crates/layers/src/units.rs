@@ -50,7 +50,7 @@ pub struct Neighbour {
     pub delivered: Range<u64>,
 }
 
-/// What a run knows of stored units.
+/// The facts of stored units in a run.
 pub trait UnitContents: Debug + Send + Sync {
     /// The parts of other samples in the unit that part `part` of sample `key` is made of. May take
     /// a microsecond per sample. Runs on a blocking thread.
@@ -336,7 +336,7 @@ impl Units {
         Arc::new(DecodedUnit { bytes: unit, _place: place })
     }
 
-    /// Forgets what was kept for uses before `tick`, which were delivered.
+    /// Forgets units that were kept for uses before `tick`, which were delivered.
     pub fn delivered(&self, tick: Tick) {
         self.lock().kept.forget_before(tick);
     }

@@ -9,8 +9,8 @@
 //!
 //! Before a read of the origin, its sample must be located. A catalog file has the names of files,
 //! and a file server may be slow or never answer. Look-ups [run](crate::locate) on blocking
-//! threads, [`LOOK_UPS_AT_ONCE`] at a time and in the order of need, so one that hangs delays only
-//! its own group. The price is a hop per group. Caches know samples by their keys and need no
+//! threads, [`LOOK_UPS_AT_ONCE`] at a time and in the order of need, so a look-up that hangs delays
+//! only its own group. The price is a hop per group. Caches know samples by their keys and need no
 //! look-up.
 
 use std::collections::BTreeMap;

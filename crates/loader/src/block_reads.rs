@@ -44,9 +44,9 @@ impl Driver {
         read.with_lifetime(self.lifetime(key))
     }
 
-    /// Reads the next blocks while their budget has room. One block is always read. One that the
-    /// next batch needs may exceed the budget. A second may not, because a batch of 256 samples may
-    /// need as many blocks.
+    /// Reads the next blocks while their budget has room. One block is always read. A block that
+    /// the next batch needs may exceed the budget. A second may not, because a batch of 256 samples
+    /// may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
         let budget = self.block_reads.budget.clone();

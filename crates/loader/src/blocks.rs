@@ -14,7 +14,7 @@
 //! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
 //! discarded, at most a fifth of a block.
 //!
-//! Stored units that are decoded as a whole are a block, too: one unit, or those that the same
+//! Stored units that are decoded as a whole are a block, too: one unit, or all units that the same
 //! samples share. The reads of its samples meet in the layer that decodes it, so it is read and
 //! decoded once.
 //!

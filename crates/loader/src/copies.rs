@@ -72,7 +72,7 @@ impl PendingCopies {
         Self { table: Arc::default(), buffers, offers: Arc::default() }
     }
 
-    /// What ends the waiting of samples of units.
+    /// The event that ends the waiting of samples of units.
     pub(crate) fn offers_end(&self) -> OffersEnd {
         OffersEnd(Arc::clone(&self.offers))
     }

@@ -315,7 +315,7 @@ impl Driver {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > MAX_ERRORS) {
                     errors.retain(|_, (tick, _)| *tick >= first);
                 }
-                // Other tiers may have delivered what units brought.
+                // Other tiers may have delivered samples that units brought.
                 if let Some(units) = self.datasets.iter().find_map(|dataset| dataset.units.as_ref()) {
                     units.delivered(Tick(first.0 + ticks));
                 }

@@ -204,7 +204,7 @@ impl Loader {
     }
 
     /// Waits until no sample of a stored unit waits for a busy disk, or the disk stores nothing.
-    /// Then what was given to the disk can be flushed.
+    /// Then the samples that were given to the disk can be flushed.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.

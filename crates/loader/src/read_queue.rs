@@ -20,7 +20,7 @@ use crate::read_results::{LocatedRead, ReadResult, ReadsInFlight, begin};
 /// Reads in flight for each that the tier runs at once.
 const READS_PER_SLOT: usize = 4;
 
-/// Reads of one origin: those in flight, and those that wait in the order of their uses.
+/// Reads of one origin: in flight, and waiting in the order of their uses.
 pub(crate) struct ReadQueue {
     tier: Arc<dyn Tier>,
     waiting: VecDeque<LocatedRead>,

@@ -19,7 +19,7 @@ const MOST_NEIGHBOURS: u64 = 1 << 16;
 /// Uses count as soon within this part of a pass: 9 of 10. So two passes at a time are in use.
 const SOON: (u128, u128) = (9, 10);
 
-/// What one run knows of stored units.
+/// The facts of stored units in one run.
 #[derive(Debug)]
 pub(crate) struct RunUnits {
     run: Run,

@@ -1,8 +1,8 @@
 //! Samples of stored units that wait for a disk.
 //!
 //! A disk refuses samples while its queue is full. A unit of which one sample is missing is read
-//! and decoded as a whole. So its samples wait for the queue. Decision: those in the queue are
-//! counted in bytes, by half of what the disk's queue holds. So the disk refuses few of them.
+//! and decoded as a whole. So its samples wait for the queue. Decision: samples in the queue are
+//! counted in bytes, up to half of the disk's queue. So the disk refuses few of them.
 //!
 //! A disk that hangs must not keep memory, nor delay other reads. If no sample was stored for
 //! [`STUCK`], none wait any more, and the end of the loader ends all of them.

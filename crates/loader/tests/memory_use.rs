@@ -1,5 +1,5 @@
 //! Memory use, by counting allocations and by the kernel (RSS and Pss). Samples that a run caches
-//! or has read ahead take what they are counted as, whatever their source. Real tiers and files,
+//! or has read ahead take the bytes that they count, whatever their source. Real tiers and files,
 //! samples of 1 KB, 10 KB and 110 KB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]

@@ -152,8 +152,8 @@ impl Calibration {
     /// The version of the file format.
     pub const VERSION: u32 = 1;
 
-    /// The origin's figures, if they apply to `url`: the same location, or one that contains it or
-    /// is in it.
+    /// The origin's figures, if they apply to `url`: the same location, or a location that contains
+    /// it or is in it.
     pub fn of_origin(&self, url: &str) -> Option<&OriginSpeed> {
         let origin = self.origin.as_ref()?;
         let (here, there) = (plain(url), plain(&origin.url));

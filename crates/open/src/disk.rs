@@ -16,11 +16,10 @@ use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetLineage, DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook};
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, OpenContext};
-use foreread_types::DatasetId;
+use foreread_types::{DatasetId, RankOf};
 use serde::Serialize;
 
 use crate::error::{Error, Result, ended};
-use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::size::ByteSize;
 
@@ -158,18 +157,14 @@ fn held(tier: &DiskTier, datasets: u32) -> u64 {
     (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
 
-impl NodeRank {
-    /// This rank's parts of a directory, each with its bytes.
-    pub fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
-        let all = directory.parts().max(self.ranks);
-        let bytes = directory.capacity / u64::from(all);
-        (self.rank..all)
-            .step_by(self.ranks as usize)
-            .map(|part| {
-                DiskDirectory::new(&directory.path, bytes).with_part(part).with_shared(directory.shared)
-            })
-            .collect()
-    }
+/// A rank's parts of a directory, each with its bytes.
+pub fn parts_of(on_node: RankOf, directory: &DiskDirectory) -> Vec<DiskDirectory> {
+    let all = directory.parts().max(on_node.ranks);
+    let bytes = directory.capacity / u64::from(all);
+    (on_node.rank..all)
+        .step_by(on_node.ranks as usize)
+        .map(|part| DiskDirectory::new(&directory.path, bytes).with_part(part).with_shared(directory.shared))
+        .collect()
 }
 
 /// The datasets as the tier knows them.
@@ -188,16 +183,17 @@ fn lineages(opened: &[OpenDataset]) -> Vec<DatasetLineage> {
 }
 
 /// This rank's parts of directories.
-fn parts(disks: &[Disk], on_node: NodeRank) -> DiskConfig {
+fn parts(disks: &[Disk], on_node: RankOf) -> DiskConfig {
     let directories =
         disks.iter().map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
-    DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)))
+    DiskConfig::new(directories.flat_map(|directory| parts_of(on_node, &directory)))
 }
 
-/// What this rank's parts of the directories of the settings would offer. They are not changed.
+/// The offers of this rank's parts of the directories of the settings. The directories are not
+/// changed.
 pub async fn look(
     disks: &[Disk],
-    on_node: NodeRank,
+    on_node: RankOf,
     opened: &[OpenDataset],
     context: &OpenContext,
 ) -> Result<DiskOutlook> {
@@ -216,7 +212,7 @@ pub async fn look(
 /// Opens this rank's parts of the directories of the settings. `None` if there are none.
 pub async fn open(
     disks: &[Disk],
-    on_node: NodeRank,
+    on_node: RankOf,
     opened: &[OpenDataset],
     context: &OpenContext,
 ) -> Result<Option<OpenDisk>> {
@@ -327,7 +323,7 @@ mod tests {
             }
             // Outside of this user's cache: another user cannot make the parts small.
             std::fs::create_dir_all(made.path().join("rank-99")).unwrap();
-            let parts = (0..ranks).flat_map(|rank| NodeRank { rank, ranks }.parts(&directory));
+            let parts = (0..ranks).flat_map(|rank| parts_of(RankOf { rank, ranks }, &directory));
             let mut parts: Vec<_> = parts.collect();
             parts.sort_by_key(|part| part.part);
             let all = before.max(ranks);
@@ -337,6 +333,6 @@ mod tests {
             assert!(parts.iter().all(|part| part.capacity == 1200 / u64::from(all)));
         }
         let none = DiskDirectory::new(made.path().join("none"), 7).with_shared(true);
-        assert_eq!(NodeRank::ALONE.parts(&none), [none]);
+        assert_eq!(parts_of(RankOf::ALONE, &none), [none]);
     }
 }

@@ -4,7 +4,7 @@
 //! millions. Its owner may have a list already, such as AWS's daily inventory. An origin with an
 //! inventory lists that, and reads as before. Millions of objects are not kept in memory: each
 //! listing reads the inventory's files again, one after another. The price: objects that came since
-//! are not seen, and one that is gone or has changed is an error when it is read.
+//! are not seen, and an object that is gone or has changed is an error when it is read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ struct InventoryFile {
 /// The objects in some rows.
 struct InventoryPart {
     objects: Vec<Object>,
-    /// The number of rows, also of those that are below other directories.
+    /// The number of rows, including rows below other directories.
     rows: usize,
 }
 

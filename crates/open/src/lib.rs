@@ -1,4 +1,4 @@
-//! Opening datasets: from what a user names to a catalog and an origin with its layers.
+//! Opening datasets: from a user's target to a catalog and an origin with its layers.
 //!
 //! A target is a catalog, a directory, a bucket, some shards or a table ([`target`]). The registry
 //! has the backend of its URL ([`Registry`]). The origin is listed, or its catalog found
@@ -9,7 +9,7 @@
 //! no order, plan or engine. The price is that the settings of a run are copied into
 //! [`OriginSettings`](origin_policy::OriginSettings).
 //!
-//! This crate is a part of the library `foreread`, which re-exports what programs need of it.
+//! This crate is a part of the library `foreread`, which re-exports the items that programs need.
 
 pub mod calibration;
 pub mod disk;

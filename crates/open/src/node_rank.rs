@@ -4,42 +4,24 @@
 //! memory does not depend on the features of its build.
 
 use foreread_launcher::{Launched, LauncherEnv};
+use foreread_types::RankOf;
 
-/// A rank on its node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeRank {
-    /// Its number, from 0.
-    pub rank: u32,
-    /// The number of ranks, at least 1.
-    pub ranks: u32,
-}
-
-impl NodeRank {
-    /// A rank that has its node alone, or behaves like one.
-    pub const ALONE: Self = Self { rank: 0, ranks: 1 };
-
-    /// The rank with this number among `ranks`. Invalid values count as the first rank, or the only
-    /// one.
-    pub fn of(rank: Option<u32>, ranks: Option<u32>) -> Self {
-        let ranks = ranks.unwrap_or(1).max(1);
-        Self { rank: rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
-    }
-
-    /// The rank from the launcher's variables. Alone without a launcher, or if its variables
-    /// contradict each other.
-    pub fn launched(environment: &dyn Fn(&str) -> Option<String>) -> Self {
-        // Lightning's own launcher sets the number of ranks but not the rank, which is not needed
-        // for this.
-        let is_one = || environment("WORLD_SIZE").is_some_and(|size| !size.trim().is_empty());
-        let completed = |name: &str| {
-            let value = environment(name).filter(|value| !value.trim().is_empty());
-            value.or_else(|| (name == "RANK" && is_one()).then(|| "0".to_owned()))
-        };
-        let launched = Launched::by(&LauncherEnv::of_this_process(&completed));
-        // The rendezvous reports contradictions.
-        let launched = launched.ok().flatten();
-        launched.map_or(Self::ALONE, |launched| Self::of(launched.local_rank, launched.on_node()))
-    }
+/// The rank on its node from the launcher's variables. Alone without a launcher, or if its
+/// variables contradict each other.
+pub fn launched(environment: &dyn Fn(&str) -> Option<String>) -> RankOf {
+    // Lightning's own launcher sets the number of ranks but not the rank, which is not needed for
+    // this.
+    let is_one = || environment("WORLD_SIZE").is_some_and(|size| !size.trim().is_empty());
+    let completed = |name: &str| {
+        let value = environment(name).filter(|value| !value.trim().is_empty());
+        value.or_else(|| (name == "RANK" && is_one()).then(|| "0".to_owned()))
+    };
+    // The rendezvous reports contradictions.
+    let found = Launched::by(&LauncherEnv::of_this_process(&completed)).ok().flatten();
+    let Some(found) = found else { return RankOf::ALONE };
+    let ranks = found.on_node().unwrap_or(1).max(1);
+    // Invalid ranks count as the first.
+    RankOf { rank: found.local_rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
 }
 
 #[cfg(test)]
@@ -49,7 +31,7 @@ mod tests {
     fn node_rank_of(environment: &[(&str, &str)]) -> (u32, u32) {
         let get =
             |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
-        let NodeRank { rank, ranks } = NodeRank::launched(&get);
+        let RankOf { rank, ranks } = launched(&get);
         (rank, ranks)
     }
 

@@ -56,8 +56,8 @@ impl OpenDataset {
 }
 
 /// Opens the dataset that `targets` name: a catalog, the URL or path of an origin, or shards of an
-/// origin. The origin of a catalog is the one that it was made from. Otherwise the origin contains
-/// a catalog or is listed. `format` is the format of samples, if set.
+/// origin. The origin of a catalog is the origin that it was made from. Otherwise the origin
+/// contains a catalog or is listed. `format` is the format of samples, if set.
 pub async fn open(
     targets: &TargetSpec,
     format: Option<Format>,

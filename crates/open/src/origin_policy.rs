@@ -1,4 +1,4 @@
-//! How the origins of a run are read: the layers around each, and what they share.
+//! The reads of the origins of a run: the layers around each, and their shared state.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ impl OriginPolicy {
         (stack.wrap(origin), self.fixed.clone())
     }
 
-    /// The layers without those that a directory must not have.
+    /// The layers without the layers that a directory must not have.
     fn guarded(&self, profile: &TierProfile) -> Stack {
         let stack = self.stack.clone();
         if !profile.kernel_cached && profile.patience.is_none() {

@@ -1,10 +1,10 @@
-//! What samples cost in the storage, where they are decoded when they are read.
+//! The cost of samples in the storage, where they are decoded when they are read.
 //!
-//! Caches and the look-ahead hold decoded bytes, so plans are made in them. Only what the storage
-//! sends is counted in stored bytes: the lower bound and the planned bytes. The speed of the origin
-//! is converted to decoded bytes. The price is that a plan treats all samples as if they became
-//! longer by one factor. The lower bound holds for any factors. A sample of a shared unit counts
-//! with its share of it, by the bytes of all its samples, because no policy reads less.
+//! Caches and the look-ahead hold decoded bytes, so plans are made in them. Only the bytes that the
+//! storage sends are counted as stored bytes: the lower bound and the planned bytes. The speed of
+//! the origin is converted to decoded bytes. The price is that a plan treats all samples as if they
+//! became longer by one factor. The lower bound holds for any factors. A sample of a shared unit
+//! counts with its share of it, by the bytes of all its samples, because no policy reads less.
 
 use foreread_dataset::Catalog;
 use foreread_planner::{Origin, OriginServers};

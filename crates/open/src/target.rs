@@ -126,7 +126,7 @@ fn named(shards: &[String], format: Option<Format>) -> Result<Target> {
     if base[root..].is_empty() {
         let first = shards.first().map_or("", String::as_str);
         return Err(Error::usage(format!(
-            "{first} and the others are not in the same store; index each store separately"
+            "{first} and the others are not in the same storage; index each storage separately"
         )));
     }
     let objects = shards.iter().map(|shard| shard[base.len()..].to_owned()).collect();

@@ -1,10 +1,10 @@
-//! Stored units that samples share, in a plan: what they cost, and where memory helps most.
+//! Stored units that samples share, in a plan: their cost, and the best use of memory.
 //!
 //! A unit is decoded as a whole, so each sample that memory does not hold costs a read of all. If
 //! the caches hold every sample, each unit is read once: its samples go into their caches together,
 //! as a [block](foreread_loader::BlockTable). Otherwise the memory is taken from the memory tier
-//! and keeps what units bring until its next use ([`Units`](foreread_layers::Units)). A tier whose
-//! content is fixed would leave nearly every unit to be read for nearly every sample.
+//! and keeps the samples of units until their next use ([`Units`](foreread_layers::Units)). A tier
+//! whose content is fixed would leave nearly every unit to be read for nearly every sample.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ struct OpenUnit {
     samples: Vec<(usize, u64)>,
 }
 
-/// What is known of a dataset while its entries are read.
+/// The facts of a dataset while its entries are read.
 #[derive(Default)]
 struct UnitCount {
     facts: UnitFacts,
@@ -152,7 +152,7 @@ impl UnitFacts {
     /// each sample would decompress a shard of thousands. For caches that do not hold all samples.
     ///
     /// # Errors
-    /// What the caches need, and the other way.
+    /// An error with the needs of the caches, and the alternative.
     pub fn check(&self, memory: u64, room: &RoomForAll, url: Option<&str>) -> Result<()> {
         let kept = self.delivered.saturating_add(self.samples.saturating_mul(Units::OVERHEAD));
         if self.whole == 0 || Units::kept_of(memory) >= kept {
@@ -186,7 +186,7 @@ impl UnitFacts {
     }
 }
 
-/// What the caches of a rank need to hold all samples of its run.
+/// The bytes that the caches of a rank need to hold all samples of its run.
 pub struct RoomForAll {
     /// The capacity of memory and disk.
     has: [u64; 2],
@@ -231,7 +231,7 @@ pub struct UnitPlan {
     /// The memory that keeps samples until their next use, in bytes.
     pub memory_bytes: u64,
     /// The part of the samples that this memory holds, from 0 to 1: with a part of the look-ahead
-    /// where that is more, and without what units in flight take.
+    /// where that is more, and without the bytes of units in flight.
     pub kept_share: f64,
     /// How often an epoch reads each unit: an estimate. If the caches hold all samples, the first
     /// epoch reads each unit once, and later epochs read none.
@@ -296,7 +296,7 @@ impl UnitPlan {
     }
 }
 
-/// The memory of units in flight and of what they bring, where a plan has `memory` bytes for it. If
+/// The memory of units in flight and of their samples, where a plan has `memory` bytes for it. If
 /// the caches hold all samples, units are in flight only.
 pub fn unit_memory(memory: u64, look_ahead: u64) -> u64 {
     memory.max(look_ahead / 2)

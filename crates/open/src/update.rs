@@ -1,9 +1,9 @@
 //! Repeating an index: how it was requested, as its catalog keeps it.
 //!
 //! The request is JSON in the catalog: the targets, the options and, for a table, its place and
-//! columns. Settings of the storage are left out, because they may contain secrets. An update
-//! needs them again. The price is some hundred bytes in each catalog. It is a part of the
-//! feature `tables`, so that no request is beyond what the program can repeat.
+//! columns. Settings of the storage are left out, because they may contain secrets. An update needs
+//! them again. The price is some hundred bytes in each catalog. It is a part of the feature
+//! `tables`, so that the program can repeat every request.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ pub fn requested_table(catalog: &Catalog) -> Result<Option<TableOptions>> {
 }
 
 impl IndexRequest {
-    /// The text in a catalog, and what it says.
+    /// The text in a catalog, and its meaning.
     fn parse(catalog: &Catalog) -> Result<(String, Self)> {
         let unknown = |why: &str| {
             let message = format!("{}: the catalog {why}; make it again by an index", catalog.base_url());

@@ -47,7 +47,7 @@ pub struct Pass {
 /// The passes of one rank from a position to the end of a schedule.
 ///
 /// Ticks count this rank's samples from 0 at the run's own start. After a resume they start from 0
-/// again. The [`Position`] is what survives a restart.
+/// again. Only the [`Position`] survives a restart.
 #[derive(Clone, Debug)]
 pub struct Run {
     schedule: Arc<Schedule>,

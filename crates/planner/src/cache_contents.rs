@@ -2,7 +2,7 @@
 //! whatever the earlier plans were.
 //!
 //! A sample that lies in a store stays there. Moving it would cost more than a better place gains,
-//! and reading it from the origin again is what caches avoid. So these samples are placed first. If
+//! and caches avoid that it is read from the origin again. So these samples are placed first. If
 //! several stores hold a sample, the first one counts. The table takes 4 bytes per sample of a
 //! dataset with held samples.
 

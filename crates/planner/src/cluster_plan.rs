@@ -82,8 +82,8 @@ pub struct StorePlan {
     pub levels: Vec<LevelPlan>,
     /// The samples that it owns.
     pub owned: Amount,
-    /// Second copies. For the store of the rank whose run was planned, those that fit. For other
-    /// stores, the number that their ranks are expected to make.
+    /// Second copies. For the store of the rank whose run was planned, the copies that fit. For
+    /// other stores, the number that their ranks are expected to make.
     pub copies: Amount,
     /// The expected number of uses by its own ranks of samples in it, over the run.
     pub local: Amount,
@@ -550,9 +550,9 @@ impl ClusterPlan {
     /// Predicts every epoch of the rest of the run. `cluster` is the description that the plan was
     /// made with, or the same with measured speeds.
     ///
-    /// Exact, apart from what [`origin_bytes`](Self::origin_bytes) leaves out, if every epoch uses
-    /// each sample once. The uses of samples with an owner are spread evenly over the epochs after
-    /// the first.
+    /// Exact, apart from the bytes that [`origin_bytes`](Self::origin_bytes) leaves out, if every
+    /// epoch uses each sample once. The uses of samples with an owner are spread evenly over the
+    /// epochs after the first.
     ///
     /// # Errors
     /// A cluster description that is invalid for the run, or that has other stores.
@@ -631,7 +631,8 @@ mod tests {
             assert!(found.abs_diff(expected) * 100 < expected, "{found}, by the table {expected}");
             let local =
                 |plan: &ClusterPlan| plan.stores().iter().map(|store| store.local.samples).sum::<u64>();
-            // Its second copies have low sample numbers, and are not those that are read first.
+            // Its second copies have low sample numbers, and are not the samples that are read
+            // first.
             let (found, expected) = (local(&rule), local(&table));
             assert!(
                 found * 100 > expected * 85 && found * 100 < expected * 105,

@@ -190,7 +190,8 @@ impl ClusterTraffic {
             work.received = work.used.minus(near).minus(work.origin_own);
             stores.push((at, near, work));
         }
-        // Owners send what others receive, in proportion to the uses of their samples by others.
+        // Owners send the bytes that others receive, in proportion to the uses of their samples by
+        // others.
         let far = |holding: &StoreHolding| holding.uses.minus(holding.first).minus(holding.again);
         let received = sum(stores.iter().map(|(_, _, work)| work.received));
         let all_far = sum(self.holdings.iter().map(far));

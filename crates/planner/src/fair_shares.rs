@@ -1,7 +1,7 @@
-//! Weighted max-min fair shares: what each of several users and their jobs gets of one limit.
+//! Weighted max-min fair shares: the parts of one limit for several users and their jobs.
 //!
-//! Each gets what it wants, as long as no other with less per weight could have it. A floor comes
-//! first: who wants at least that much gets it, whatever the weights. Users share the limit, and
+//! Each gets its demand, as long as no other with less per weight could have it. A floor comes
+//! first: a demand of at least that much gets it, whatever the weights. Users share the limit, and
 //! the jobs of a user share the user's part. So a user with many jobs gets no more than one with
 //! few.
 //!
@@ -14,14 +14,14 @@
 
 use std::collections::BTreeMap;
 
-/// What a user or a job wants of a limit, in bytes per second.
+/// The part that a user or a job wants of a limit, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareDemand {
     /// Its share, relative to others. At least 1.
     pub weight: u32,
-    /// What it gets first, as far as it wants it.
+    /// The part that it gets first, as far as it wants it.
     pub floor: u64,
-    /// What it can use.
+    /// The part that it can use.
     pub wanted: u64,
 }
 
@@ -30,14 +30,14 @@ pub struct ShareDemand {
 pub struct JobDemand<'a> {
     /// The user's name.
     pub user: &'a str,
-    /// What the job wants.
+    /// The job's demand.
     pub demand: ShareDemand,
 }
 
 /// The fraction bits of the level.
 const FRACTION: u32 = 20;
 
-/// What each gets of `limit`: at most what it wants, and all together at most the limit.
+/// The shares of `limit`: each is at most its demand, and their sum is at most the limit.
 ///
 /// ```
 /// use foreread_planner::{ShareDemand, fair_shares};
@@ -57,7 +57,7 @@ pub fn fair_shares(limit: u64, demands: &[ShareDemand]) -> Vec<u64> {
     fill(limit, &floored.collect::<Vec<_>>())
 }
 
-/// What each job gets of `limit`. The floor of a user is at least that of its jobs together.
+/// The share of each job of `limit`. The floor of a user is at least that of its jobs together.
 /// `of_user` has the weight and the floor of a user by its name.
 pub fn fair_shares_of_users(
     limit: u64,
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         /// The definition: none gets more than it wants, and the limit is used as far as it is
-        /// wanted. One that gets less than it wants has no less per weight than any above its
+        /// wanted. A demand that gets less than it wants has no less per weight than any above its
         /// floor.
         #[test]
         fn shares_are_max_min_fair(limit in 0_u64..30_000, demands in demands()) {

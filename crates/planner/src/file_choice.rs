@@ -1,8 +1,8 @@
 //! Which whole files a cache copies and removes, for programs that announce no order.
 //!
-//! Such a program opens files one after another, and each of them once per epoch. What it opens
-//! next is unknown. But a file that was used in the epoch before, and not yet in this one, will be
-//! used in this one.
+//! Such a program opens files one after another, and each of them once per epoch. The next file
+//! that it opens is unknown. But a file that was used in the epoch before, and not yet in this one,
+//! will be used in this one.
 //!
 //! # The decision, and its price
 //!
@@ -15,8 +15,9 @@
 //!   that c ln(1/c) of all files are written in each epoch, and 1 - c in a known order. A budget of
 //!   writes decides whether a disk may.
 //! * If the order is announced, recognised, or that of the epoch before, copies are a short way
-//!   ahead. They take the room of what was just used. So nearly all opens find a copy, and most
-//!   contents are fixed. An order that was only expected is dropped when files come in another one.
+//!   ahead. They take the room of files that were just used. So nearly all opens find a copy, and
+//!   most contents are fixed. An order that was only expected is dropped when files come in another
+//!   one.
 //! * An epoch has begun when files are opened again. One file that is opened all the time is no
 //!   epoch: a part of the used files must have been repeated, or all that were expected used.
 //!
@@ -64,7 +65,7 @@ struct FileState {
     is_refused: bool,
 }
 
-/// The rule, with what it knows of the files.
+/// The rule, with its facts of the files.
 ///
 /// ```
 /// use foreread_planner::{FileChoice, FileCopy};
@@ -92,7 +93,7 @@ pub struct FileChoice {
     just_opened: VecDeque<u32>,
     /// Files that this epoch will use, in the expected order.
     ahead: Vec<u32>,
-    /// Those that were looked at.
+    /// The number of files that were looked at.
     next: usize,
     /// Files that this epoch has used, in their order.
     used: Vec<u32>,
@@ -224,7 +225,7 @@ impl FileChoice {
         }
     }
 
-    /// All files are unused again, but those that were repeated.
+    /// All files are unused again, except repeated ones.
     fn begin_epoch(&mut self) {
         self.epochs += 1;
         let repeated = std::mem::take(&mut self.repeated);
@@ -280,8 +281,8 @@ impl FileChoice {
         may_begin
     }
 
-    /// A file is copied, or has found no room. Then it is tried again at its next open, and one
-    /// that was [ahead](FileCopy::is_ahead) with the next room.
+    /// A file is copied, or has found no room. Then it is tried again at its next open. A file that
+    /// was [ahead](FileCopy::is_ahead) is tried again with the next room.
     pub fn copied(&mut self, file: u32, is_kept: bool) {
         let state = self.file(file);
         (state.is_copying, state.is_cached) = (false, is_kept);
@@ -389,7 +390,7 @@ mod tests {
                     }
                     choice.copied(copy.file, true);
                     assert!(cached.insert(copy.file));
-                    // One that was just opened has its pages in memory.
+                    // A file that was just opened has its pages in memory.
                     read += f64::from(u8::from(copy.is_ahead && epoch > 1));
                 }
             }

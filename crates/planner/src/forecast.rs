@@ -164,8 +164,8 @@ pub(crate) struct StoreWork {
 }
 
 /// Predicts an epoch from the work of every store. `stores` are positions in `cluster.stores`.
-/// `equal_clusters` is the number of clusters like this one that read from the origin. It exceeds 1
-/// if the plan is for one rank of several.
+/// `equal_clusters` is the number of equal clusters that read from the origin. It exceeds 1 if the
+/// plan is for one rank of several.
 pub(crate) fn forecast(
     cluster: &Cluster,
     epoch: u64,

@@ -179,7 +179,7 @@ impl<'a> DatasetFill<'a> {
         }
     }
 
-    /// If samples differ: those that are worth keeping and are not kept, with their uses.
+    /// If samples differ: the samples that are worth keeping and are not kept, with their uses.
     fn candidates(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.sizes.len())
             .map(|id| (id, self.uses.of(SampleId(id))))

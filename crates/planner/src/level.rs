@@ -6,7 +6,7 @@ use foreread_types::Footprint;
 
 use crate::curve::Curve;
 
-/// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.
+/// The maximum number of levels of a store: with "nowhere", they fit in two bits per sample.
 pub const MAX_LEVELS: usize = 3;
 
 /// A level of a store, by its position in [`CacheStore::levels`](crate::CacheStore::levels). 0 is

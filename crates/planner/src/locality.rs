@@ -12,7 +12,7 @@
 //! operations as it has samples. Every rank computes all shares, because the shares of full ranks
 //! decide where the remaining samples go. The shares of a step are as long as with the usual
 //! dealing, so epochs, positions and resumes are not affected. Of the samples with an owner, a step
-//! gives away only what exceeds its owner's share: 6.8 % with 32 samples per rank and 16 ranks.
+//! gives away only the excess over its owner's share: 6.8 % with 32 samples per rank and 16 ranks.
 
 use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey};

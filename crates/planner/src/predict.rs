@@ -16,9 +16,9 @@ use crate::wide::narrow;
 /// placement does not change with them. Other ranks are assumed to do the same as this one:
 /// `origin.clients` is evaluated for all of them, and everything else is this rank's.
 ///
-/// Exact, apart from what [`Plan::origin_bytes`] leaves out, if each sample is used once per epoch.
-/// Otherwise the first uses of samples are spread over epochs as in the plan's demand, and hits
-/// evenly. Samples in the look-ahead at an epoch boundary are not counted.
+/// Exact, apart from the bytes that [`Plan::origin_bytes`] leaves out, if each sample is used once
+/// per epoch. Otherwise the first uses of samples are spread over epochs as in the plan's demand,
+/// and hits evenly. Samples in the look-ahead at an epoch boundary are not counted.
 ///
 /// # Errors
 /// A cluster description that is invalid for the run.
@@ -93,8 +93,8 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
     Ok(epochs)
 }
 
-/// Samples and bytes that a level keeps, and those that it could keep. Each is weighted by the
-/// passes over its dataset per epoch.
+/// Samples and bytes that a level keeps, and that it could keep. Each is weighted by the passes
+/// over its dataset per epoch.
 fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
     let (mut kept, mut all) = ((0, 0), (0, 0));
     for (dataset, levels) in plan.datasets().iter().zip(plan.kept.iter()) {

@@ -27,7 +27,7 @@ pub(crate) struct OwnerRule {
     len: u64,
     dealing: Dealing,
     ranks: Vec<RankPlaces>,
-    /// Samples beyond their ranks' places, over all ranks. Those that the first pass drops come
+    /// Samples beyond their ranks' places, over all ranks. Samples that the first pass drops come
     /// after them.
     over: u64,
     free: u64,
@@ -57,7 +57,7 @@ impl RankPlaces {
     }
 }
 
-/// The number of samples in each level of a store under a rule, and of those that their first
+/// The number of samples in each level of a store under a rule, and the number that their first
 /// reader keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleCounts {

@@ -1,9 +1,9 @@
 //! How often an epoch reads a stored unit that many samples share.
 //!
-//! Each read of a unit brings all its samples. Memory keeps those that are used next, of all units.
-//! How often a unit is read depends on two numbers only: its samples, and the part of all samples
-//! that memory holds. No formula is known, so the rule is simulated on a small dataset with a fixed
-//! shuffle. It takes some milliseconds. The price is an error of a tenth.
+//! Each read of a unit brings all its samples. Memory keeps the samples that are used next, of all
+//! units. How often a unit is read depends on two numbers only: its samples, and the part of all
+//! samples that memory holds. No formula is known, so the rule is simulated on a small dataset with
+//! a fixed shuffle. It takes some milliseconds. The price is an error of a tenth.
 
 use std::collections::{BTreeMap, BTreeSet};
 

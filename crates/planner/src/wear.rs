@@ -2,7 +2,7 @@
 //!
 //! Solid-state disks wear out by writes. A cache that replaces its contents all the time would
 //! write its disk full several times a day. The price of a budget is that a new dataset may have to
-//! wait for the disk, and is read from its store meanwhile. What does not fit is counted.
+//! wait for the disk, and is read from its origin meanwhile. Samples that do not fit are counted.
 //!
 //! At first, all free room may be filled. After that, the budget grows with time, up to one
 //! capacity.
@@ -66,7 +66,7 @@ impl WearBudget {
         self.credit as u64
     }
 
-    /// Takes back what was not written after all.
+    /// Takes back the bytes that were not written after all.
     pub fn give_back(&mut self, bytes: u64) {
         self.credit += bytes as f64;
         self.written_bytes -= bytes;

@@ -8,7 +8,7 @@ pub const WHITE: Colour = Colour(255, 255, 255);
 pub const INK: Colour = Colour(40, 40, 40);
 /// Grid lines.
 pub const FAINT: Colour = Colour(205, 205, 205);
-/// Stalls, and what is unknown.
+/// Stalls, and unknown times.
 pub const STALL: Colour = Colour(153, 153, 153);
 /// Reads from storage.
 pub const ORIGIN: Colour = Colour(213, 94, 0);

@@ -1,4 +1,5 @@
-//! Calls that change what `fstat` says of a file: modes, owners, times and extended attributes.
+//! Calls that change the results of `fstat` for a file: modes, owners, times and extended
+//! attributes.
 //!
 //! By a path, the file is marked before. By a descriptor of a copy, they are refused: the path of
 //! the original is not known there.

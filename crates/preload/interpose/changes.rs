@@ -1,5 +1,6 @@
-//! Calls that change which file a path means, or what is in it. The table must not answer for such
-//! a path again, so it is marked before the call. If the call fails, the file is not served either.
+//! Calls that change which file a path means, or the content of the file. The table must not answer
+//! for such a path again, so it is marked before the call. If the call fails, the file is not
+//! served either.
 
 use core::ffi::{c_char, c_int, c_long, c_uint};
 

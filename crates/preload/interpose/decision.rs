@@ -61,17 +61,17 @@ impl Copy {
         self.mapped.record(self.hash, OpenKind::Served);
     }
 
-    /// Records that the copy could not be opened, by what the kernel has returned.
+    /// Records that the copy could not be opened, by the kernel's result.
     pub(crate) fn failed(&self, result: isize) {
         let is_gone = matches!(-result as i32, system::ENOENT | system::EIO | system::ESTALE);
         self.mapped.record(self.hash, if is_gone { OpenKind::Failed } else { OpenKind::Refused });
     }
 }
 
-/// Whether this process has another root, in which no path is what it was.
+/// Whether this process has another root, in which no path has its former meaning.
 static HAS_OTHER_ROOT: AtomicBool = AtomicBool::new(false);
 
-/// Notes that this process has another root. What it changes is not seen any more, so all programs
+/// Notes that this process has another root. Its changes are not seen any more, so all programs
 /// compare originals from now on.
 pub(crate) fn root_changes() {
     HAS_OTHER_ROOT.store(true, Ordering::Release);
@@ -192,7 +192,7 @@ unsafe fn compare(
     if may_read { Ok(()) } else { Err(OpenKind::Refused) }
 }
 
-/// Notes that a program changes what a path means, or with `follows` the file that it leads to.
+/// Notes that a program changes the meaning of a path, or with `follows` the file that it leads to.
 /// Before it happens.
 ///
 /// # Safety
@@ -205,7 +205,7 @@ pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool
         // Other names of the file, such as links to it, mean another content, too.
         let found = FileStat::of(directory, path, 0);
         if let Some(found) = found.filter(FileStat::is_file) {
-            // One without a cell has no copy. What it becomes may be copied.
+            // A file without a cell has no copy. After the change it may be copied.
             change_file(mapped, &found, false);
         }
     }
@@ -239,7 +239,7 @@ pub(crate) fn changed_descriptor(opened: c_int) {
 
 /// Notes that a file changes. With `is_written`, it may change further.
 fn change_file(mapped: Mapped, found: &FileStat, is_written: bool) {
-    // One that has no copy yet is not copied from now on.
+    // A file that has no copy yet is not copied from now on.
     let is_added = is_written && mapped.roots().iter().any(|root| root.device == found.device);
     if !mapped.files().change((found.device, found.inode), is_added) {
         mapped.check_from_now_on();
@@ -270,7 +270,7 @@ fn mark(mapped: Mapped, hash: u64) -> bool {
     !SlotValue::decode(value).is_link
 }
 
-/// A rename of a directory, or of a link to one, that is under way.
+/// A rename under way of a directory, or of a link to one.
 pub(crate) struct Rename(Option<Mapped>);
 
 impl Rename {

@@ -1,5 +1,5 @@
-//! Starts of programs. One that does not load this library reads originals: a static program, one
-//! for other processors, or one without the environment. So the report can name it.
+//! Starts of programs. Some programs do not load this library and read originals: static programs,
+//! programs for other processors, and programs without the environment. So the report can name it.
 //!
 //! A program that cannot load it is started without it ([`Environment`]).
 //!
@@ -25,7 +25,7 @@ type Execve = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
 type Spawn =
     unsafe extern "C" fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
 
-/// What is to be known of a program before its start.
+/// The facts of a program that are needed before its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// It loads this library.

@@ -1,5 +1,5 @@
-//! What `fstat` says of a copy: the original's identity, which the program may compare with that of
-//! the path. `cp` and `install` refuse a file that has become another one.
+//! The results of `fstat` for a copy: the original's identity, which the program may compare with
+//! that of the path. `cp` and `install` refuse a file that has become another one.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -66,7 +66,7 @@ impl FileStat {
     // SAFETY: all fields are numbers, for which zero is a value.
     const EMPTY: Self = unsafe { core::mem::zeroed() };
 
-    /// What the kernel says of a path, or with `AT_EMPTY_PATH` of a descriptor.
+    /// The kernel's attributes of a path, or with `AT_EMPTY_PATH` of a descriptor.
     ///
     /// # Safety
     /// `path` is a C string.

@@ -27,7 +27,7 @@ mod streams;
 mod system;
 mod waiting;
 
-/// The paths of this library cannot panic. If one does, the program must not continue.
+/// The paths of this library cannot panic. After a panic, the program must not continue.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     system::abort()

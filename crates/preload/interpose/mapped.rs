@@ -13,7 +13,7 @@ use crate::layout::{
 };
 use crate::{next, rights, system};
 
-/// The environment variable that names the trace, with what follows the name.
+/// The environment variable that names the trace, with the text after the name.
 pub(crate) const VARIABLE: &[u8] = b"FOREREAD_RUN_TRACE=";
 
 static TABLE: AtomicPtr<TableHeader> = AtomicPtr::new(core::ptr::null_mut());
@@ -218,7 +218,7 @@ impl Mapped {
         FileCells(cells)
     }
 
-    /// The place of a file in the table, and what the table says of it.
+    /// The place of a file in the table, and the table's entry for it.
     pub(crate) fn find(&self, hash: u64) -> Option<(usize, u64)> {
         let at = find_slot(self.slots(), hash)?;
         Some((at, self.slots().get(at)?.value.load(Ordering::Acquire)))

@@ -88,7 +88,7 @@ macro_rules! stand_in {
             /// As the function of libc.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                // SAFETY: the caller gives what the function of libc demands.
+                // SAFETY: the caller meets the demands of the function of libc.
                 unsafe { $call }
             }
         )*

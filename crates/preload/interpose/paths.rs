@@ -1,4 +1,4 @@
-//! Which file of a dataset a path means. What is not certain means none, and the kernel decides.
+//! The file of a dataset that a path means. An uncertain path means none, and the kernel decides.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,15 @@ use crate::system;
 
 /// Whether the working directory was outside of all datasets when it was looked at, which takes
 /// three times as long as all else. `chdir` forgets it. A program that changes its directory by
-/// other means reads originals. What changes files is never decided by it.
+/// other means reads originals. Changes of files are never decided by it.
 static IS_OUTSIDE: AtomicBool = AtomicBool::new(false);
 
-/// Forgets what is known of the working directory.
+/// Forgets the facts of the working directory.
 pub(crate) fn directory_changed() {
     IS_OUTSIDE.store(false, Ordering::Release);
 }
 
-/// What a path is looked at for.
+/// The purpose for which a path is looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Read,
@@ -96,7 +96,7 @@ pub(crate) unsafe fn real_hash(
     joined_hash(mapped, mapped.roots(), real, name)
 }
 
-/// The path of what a path leads to.
+/// The path of the file that a path leads to.
 ///
 /// # Safety
 /// `path` is a C string.
@@ -254,7 +254,7 @@ impl<'a> Joined<'a> {
     }
 }
 
-/// What follows a directory in an absolute path, or `None` if the path is not below it. The path
+/// The rest of an absolute path after a directory, or `None` if the path is not below it. The path
 /// may have `//` and `/./` in it.
 fn rest<'a>(directory: &[u8], mut path: Joined<'a>) -> Option<Joined<'a>> {
     for byte in directory {

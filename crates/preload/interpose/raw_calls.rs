@@ -1,8 +1,8 @@
 //! `syscall` of libc, by which some programs look at descriptors (Node.js), change files, or
 //! restrict themselves.
 //!
-//! What only reads is the kernel's: such opens get originals. Changes are noted, as those by the
-//! functions of libc.
+//! Calls that only read go to the kernel: such opens get originals. Changes are noted, as those by
+//! the functions of libc.
 //!
 //! Decision: no frame, and a jump to libc for all other calls. So a call that returns twice, such
 //! as `clone`, returns to the program as it does without this library. The price is a few lines for
@@ -110,7 +110,7 @@ const RENAMEAT2: usize = 316;
 const OPENAT2: usize = 437;
 const LANDLOCK: usize = 446;
 
-/// A call that may change files, or what this process sees of them.
+/// A call that may change files, or this process's view of them.
 ///
 /// # Safety
 /// As that call.

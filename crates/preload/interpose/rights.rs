@@ -5,8 +5,8 @@
 //! For others, the kernel decides by `faccessat2`.
 //!
 //! On file servers, nothing is looked at for a hit but the directory of the dataset, whose inode is
-//! in memory. There, the process must have the rights of the one that has read the original. The
-//! mount of the directory must be that of the run. Otherwise it compares, as on local disks.
+//! in memory. There, the process must have the rights of the process that has read the original.
+//! The mount of the directory must be that of the run. Otherwise it compares, as on local disks.
 
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -75,7 +75,7 @@ pub(crate) fn may_have_copies() -> bool {
     !IS_RESTRICTED.load(Ordering::Acquire)
 }
 
-/// Whether this process has the rights of the one that has read the original.
+/// Whether this process has the rights of the process that has read the original.
 pub(crate) fn are_those_of_host(mapped: Mapped) -> bool {
     let [own, capabilities, ..] = mapped.rights();
     ARE_SAME.load(Ordering::Relaxed)
@@ -90,7 +90,7 @@ pub(crate) fn has_root(root: &Root) -> bool {
     const FOUND: u32 = STATX_INO | STATX_MNT_ID;
     const STATX_INO: u32 = 0x100;
     const STATX_MNT_ID: u32 = 0x1000;
-    /// What the kernel has in memory is enough.
+    /// The attributes in the kernel's memory are enough.
     const DONT_SYNC: c_int = 0x4000;
     if root.mount == 0 || IS_ELSEWHERE.load(Ordering::Acquire) {
         return false;

@@ -1,4 +1,4 @@
-//! System calls without libc, whose own wrappers are what this library stands in front of.
+//! System calls without libc, because this library stands in front of libc's wrappers.
 
 use core::arch::asm;
 use core::ffi::{c_char, c_int, c_long, c_ulong, c_void};
@@ -108,7 +108,7 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// A system call. Returns what the kernel returns: a negative number is an error.
+/// A system call. Returns the kernel's result: a negative number is an error.
 ///
 /// # Safety
 /// As that call demands.
@@ -129,7 +129,7 @@ pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// A system call. Returns what the kernel returns: a negative number is an error.
+/// A system call. Returns the kernel's result: a negative number is an error.
 ///
 /// # Safety
 /// As that call demands.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// What a C function returns for what the kernel returned. Sets `errno` for an error.
+/// The result of a C function for the kernel's result. Sets `errno` for an error.
 pub(crate) fn returned(result: isize) -> c_int {
     if result < 0 {
         // SAFETY: the C library gives the place of this thread's number.
@@ -168,7 +168,7 @@ pub(crate) fn returned_long(result: isize) -> c_long {
 #[cfg(target_arch = "x86_64")]
 pub(crate) const STATX: usize = numbers::STATX;
 
-/// What the kernel returned, by `errno` of libc.
+/// The kernel's result, by `errno` of libc.
 pub(crate) fn last_error() -> isize {
     // SAFETY: the C library gives the place of this thread's number.
     -(unsafe { *__errno_location() } as isize)

@@ -1,4 +1,4 @@
-//! What programs and the process that makes copies have in common: three mapped files.
+//! The shared state of programs and the process that makes copies: three mapped files.
 //!
 //! | file | programs | content |
 //! |---|---|---|
@@ -6,12 +6,12 @@
 //! | marks | write | a [`MarksHeader`], a [`FileCell`] and a [`Mark`] per slot |
 //! | trace | write | a [`TraceHeader`] and a ring of [`OpenRecord`]s, for each run |
 //!
-//! A mark is not 0 if a program has changed what a path means. A cell has a file that a program has
-//! changed by any name.
+//! A mark is not 0 if a program has changed the meaning of a path. A cell has a file that a program
+//! has changed by any name.
 //!
-//! What programs can write makes them slower if it is damaged, and never wrong: a mark has the
-//! original opened, and a record is a hint. All fields that change are atomic. An entry of a copy
-//! is protected by its version, which is odd while the entry changes.
+//! Damage in the fields that programs can write makes programs slower, and never wrong: a mark
+//! makes them open the original, and a record is a hint. All fields that change are atomic. An
+//! entry of a copy is protected by its version, which is odd while the entry changes.
 //!
 //! This file uses `core` alone, because it is also a part of the preloaded library.
 
@@ -108,8 +108,8 @@ impl Root {
     pub const EMPTY: Self = Self { path: PathText::EMPTY, device: 0, inode: 0, mount: 0, dataset: 0 };
 }
 
-/// What a process may read, as far as it is known: user and group, capabilities, a hash of other
-/// groups, the user namespace.
+/// The rights of a process to read, as far as they are known: user and group, capabilities, a hash
+/// of other groups, the user namespace.
 pub type Rights = [u64; 4];
 
 /// The beginning of a table.
@@ -164,7 +164,7 @@ pub const fn table_bytes(slots: u64, copies: u64) -> u64 {
     HEADER_BYTES as u64 + slots * size_of::<FileSlot>() as u64 + copies * size_of::<CopyEntry>() as u64
 }
 
-/// What `fstat` says of a file.
+/// The results of `fstat` for a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The device.
@@ -357,7 +357,7 @@ pub struct OpenRecord {
     pub kind: AtomicU64,
 }
 
-/// What became of an open.
+/// The result of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum OpenKind {
@@ -382,7 +382,7 @@ pub enum OpenKind {
     Refused = 9,
     /// The path means another file for this program.
     Elsewhere = 10,
-    /// The program waits for a copy that is to be made. What becomes of its open follows.
+    /// The program waits for a copy that is to be made. The result of its open follows.
     Asked = 11,
 }
 
@@ -424,7 +424,7 @@ pub mod open_flags {
     pub const DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
 }
 
-/// What a program opens a file for.
+/// The purpose for which a program opens a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenPurpose {
     /// To read its content, which may be that of a copy.

@@ -1,4 +1,4 @@
-//! The library that unchanged programs preload, and what it shares with the process that keeps
+//! The library that unchanged programs preload, and its shared state with the process that keeps
 //! copies of their files.
 //!
 //! A program opens a file of a dataset. The library looks the file up in a table that is mapped

@@ -50,7 +50,7 @@ impl PyCatalog {
         selected.map(Self::from).map_err(|error| errors::raised(&error.into()))
     }
 
-    /// What the catalog has of a sample.
+    /// The catalog's entry of a sample.
     fn row<'py>(&self, py: Python<'py>, id: SampleId) -> PyResult<Bound<'py, PyDict>> {
         let (catalog, row) = (self.catalog(), PyDict::new(py));
         row.set_item("index", id.0)?;
@@ -180,7 +180,7 @@ impl PyCatalog {
         self.catalog().label_column()
     }
 
-    /// What was found in the first shard, in one line. None for formats without a choice.
+    /// The findings in the first shard, in one line. None for formats without a choice.
     #[getter]
     fn summary(&self) -> Option<&str> {
         self.catalog().summary()
@@ -321,8 +321,15 @@ impl PyCatalog {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
+    fn classes(&self) -> Vec<String> {
         self.catalog().labels().iter().map(|label| label.to_string()).collect()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Catalog.labels is deprecated: use Catalog.classes")?;
+        Ok(self.classes())
     }
 
     /// The total length of all samples, in bytes.
@@ -532,7 +539,7 @@ pub(crate) fn index(
     })
 }
 
-/// Runs an index, and calls `progress` with what it has found.
+/// Runs an index, and calls `progress` with its findings.
 fn indexed(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,

@@ -3,10 +3,12 @@
 //! The classes are defined in Python (`errors.py`), where they can be documented and subclassed.
 //! Here they are looked up by name. The class follows from the error's kind, never from its text.
 
+use std::ffi::CStr;
+
 use foreread::backend::{ErrorKind as TierKind, TierError};
 use foreread::dataset::DatasetErrorKind;
 use foreread::{Error, ErrorKind, LoadError, LoadErrorKind};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyDeprecationWarning, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -132,6 +134,12 @@ pub(crate) fn unreadable(id: u64, error: &TierError) -> PyErr {
         let _ = raised.value(py).setattr("sample_id", id);
     });
     raised
+}
+
+/// Warns of a name that another one has replaced. Python shows it once for each line that has the
+/// old name.
+pub(crate) fn renamed(py: Python<'_>, message: &CStr) -> PyResult<()> {
+    PyErr::warn(py, &py.get_type::<PyDeprecationWarning>(), message, 1)
 }
 
 /// The error for using `what` in a forked child.

@@ -1,7 +1,7 @@
 //! Catalogs of given files, and the search for files that a listing omits.
 //!
 //! A dataset in Python names the files that it reads. Listing their directory would look at other
-//! files too and refuse it because of one that is not a sample. So these files are looked up by
+//! files too and refuse it because of a file that is not a sample. So these files are looked up by
 //! name. A file that cannot be a sample (missing, or its name is not UTF-8) is left out, and only
 //! its reader sees the error. The price is a system call per file, by a path from the root. A
 //! listing uses names in an open directory instead.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use foreread::SampleId;
 use foreread::ranks::Token;
 use foreread::ranks::{Meeting, Meetings, RendezvousProgress};
-use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, State};
+use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, RankOf, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,42 +25,60 @@ use crate::{json, logs, process_local, values};
 /// Numbers the rendezvous of this process, so that the n-th loaders of all ranks meet.
 static MEETINGS: Meetings = Meetings::new();
 
+// The settings below are written from their table, as is their signature: `FOREREAD_WRITE=1 cargo
+// test -p foreread-settings --test document`.
 /// Batches of a dataset's samples, read ahead in the order that a seed defines.
 ///
 /// Iterating yields the batches of all epochs. An argument that is missing or None comes from
 /// FOREREAD_* in the environment, then from foreread.toml, then from the defaults.
+/// Sizes are bytes, or texts such as '8GiB'.
 ///
 /// Args:
 ///     target: the URL or path of a dataset, catalog or shard, a Catalog, or a list of shards.
-///     batch_size: samples per batch on this rank (default: 64).
-///     epochs: the number of epochs (default: unlimited).
-///     seed: the seed of the order (default: 0).
-///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or
-///         'sequential'.
-///     drop_last: drop an uneven remainder instead of padding.
-///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by cache owner).
-///     rank, world_size: from the launcher by default (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto' (the rank's share of half the
-///         node's free memory).
-///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
-///         directories and sizes.
-///     agent: the agent of the node, whose cache all jobs share: 'auto' is the user's own if one
-///         runs, 'off' none, or the path of its socket. It replaces memory and disk.
-///     look_ahead: how far reads run ahead of the trainer, in bytes. 'auto' is at most 256 MiB.
-///     origin_limit: the maximum bytes per second read from storage.
-///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
-///     patience: how many seconds failed reads are repeated and a silent file server is waited for;
-///         'auto': 120, and 1200 on network file systems.
-///     recall: restore files that the storage has moved to an archive, in the background.
-///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
-///         the working directory, if there is one; 'off': none.
-///     validate: a second dataset, read in order after every epoch.
-///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord', 'zip', 'lmdb',
-///         'hdf5', 'parquet', 'arrow', 'mds', 'litdata', 'npy', 'tokens' or 'recordio'.
-///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
+///     batch_size: Samples per batch, on each rank. Default: 64.
+///     epochs: Passes over the dataset. Default: unlimited.
+///     seed: The seed of the order. Default: 0.
+///     order_group: Read in this group's order, whatever the seed. Jobs of one group read in one
+///         order, so an agent reads each sample once for all of them.
+///     sampler: How the order is drawn; torch is the order of PyTorch's DistributedSampler.
+///         'shuffle' (default), 'torch', 'feistel' or 'sequential'.
+///     drop_last: Drop samples that do not divide evenly among ranks and batches, instead of
+///         padding.
+///     deal: How ranks share an epoch: torch (strided), blocks, or locality (each sample goes to a
+///         rank that caches it). Locality changes each rank's samples, so it is never automatic.
+///         'torch' (default), 'blocks' or 'locality'.
+///     validate: A second dataset, read in order after every epoch.
+///     memory: The memory tier of each rank. auto: the ranks of a node share half of the free
+///         memory; none if the kernel already caches the data. Default: auto.
+///     disk: A directory of the disk tier and its size, for all ranks of a node; may be repeated.
+///         DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted.
+///         Also a list of these, or a dict of directories and sizes.
+///     agent: The agent of the node, whose cache all jobs share; it replaces this run's memory and
+///         disks. auto: the user's own, if one runs, for data that the kernel does not cache. PATH:
+///         its socket. Default: auto.
+///     memory_alone: Memory for samples while the agent, or the rank that hosts the memory of this
+///         node, is gone. Default: 0.
+///     look_ahead: The most bytes that are prefetched on each rank. auto: 256 MiB. Less is used if
+///         the trainer needs less. Default: auto.
+///     format: How objects store samples; tar is WebDataset. auto: detected from names and first
+///         bytes. 'auto' (default), 'files', 'tar', 'tfrecord', 'zip', 'lmdb', 'hdf5', 'parquet',
+///         'arrow', 'mds', 'litdata', 'npy', 'tokens' or 'recordio'.
+///     origin_limit: The most bytes per second from storage.
+///     origin_parallelism: The most reads from storage at once. auto: found by measuring while it
+///         reads. Default: auto.
+///     patience: How long failed reads of storage are repeated, and how long a silent file server
+///         is waited for. auto: 120 s, and 1200 s on network file systems. In seconds. Default:
+///         auto.
+///     recall: Restore files that the storage has moved to an archive, in the background.
+///     calibration: The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in
+///         the working directory, if there is one. Speeds of other datasets and directories are
+///         ignored. Default: auto.
+///     on_error: The reaction to a sample that cannot be read. 'fail' (default), 'skip' or
+///         'substitute'.
+///     rank: This process among the ranks; the launcher's, or 0, if unset.
+///     world_size: The number of ranks; the launcher's, or 1, if unset.
+///     peers: Whether ranks that find each other share their caches. 'auto' (default) or 'off'.
 ///     resume: a state from state().
-///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads
-///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
@@ -80,7 +98,7 @@ struct RunFacts {
     url: String,
     samples: u64,
     fingerprint: String,
-    labels: Vec<String>,
+    classes: Vec<String>,
     rank: u32,
     world_size: u32,
 }
@@ -138,7 +156,7 @@ fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Mee
     let own = Token::random()
         .map_err(|error| ExceptionClass::Error.with(format!("cannot create a random token: {error}")))?;
     let own = String::from_utf8_lossy(own.expose());
-    let arguments = (config.rank, config.world_size, own);
+    let arguments = (config.rank.rank, config.rank.ranks, own);
     let given: Option<String> =
         py.import("foreread._token")?.call_method1("of_torch", arguments)?.extract()?;
     let token = given.map(Token::new).transpose();
@@ -178,7 +196,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
                 let meeting = MEETINGS.numbered(meeting).progress(log_waiting);
                 builder = builder.peers(meeting);
             }
-            None if settings.config.world_size > 1 => {
+            None if settings.config.rank.ranks > 1 => {
                 static ADVISED: Once = Once::new();
                 ADVISED.call_once(|| tracing::warn!(target: "foreread", "{}", Meeting::ADVICE));
             }
@@ -197,11 +215,11 @@ impl PyLoader {
     #[pyo3(
         signature = (target, **settings),
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, order_group=None, \
-                          sampler=None, drop_last=None, deal=None, rank=None, world_size=None, \
-                          memory=None, disk=None, agent=None, memory_alone=None, look_ahead=None, \
+                          sampler=None, drop_last=None, deal=None, validate=None, memory=None, \
+                          disk=None, agent=None, memory_alone=None, look_ahead=None, format=None, \
                           origin_limit=None, origin_parallelism=None, patience=None, recall=None, \
-                          calibration=None, validate=None, format=None, on_error=None, \
-                          resume=None, peers=None, progress=False)"
+                          calibration=None, on_error=None, rank=None, world_size=None, peers=None, \
+                          resume=None, progress=False)"
     )]
     fn new(
         py: Python<'_>,
@@ -212,7 +230,7 @@ impl PyLoader {
         logs::set_up(py)?;
         let settings = PythonSettings::of("Loader", settings)?;
         let progress = settings.progress;
-        let (rank, world_size) = (settings.config.rank, settings.config.world_size);
+        let RankOf { rank, ranks: world_size } = settings.config.rank;
         let builder = builder(target, settings)?;
         let started = interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
             let ready = builder.prepare()?;
@@ -229,7 +247,7 @@ impl PyLoader {
             url: catalog.base_url().to_owned(),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
-            labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
+            classes: catalog.labels().iter().map(|label| label.to_string()).collect(),
             rank,
             world_size,
         };
@@ -343,7 +361,7 @@ impl PyLoader {
         let timeout = duration("seconds", seconds)?;
         let run = Arc::clone(self.run()?);
         let all = interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
-            run.share(|run| run.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set()))
+            run.share(|run| run.leave_unless(timeout, move || interrupted.is_set()))
         })?;
         let all = all.ok_or_else(closed)?.map_err(|error| errors::raised(&error))?;
         all.map(|all| json::python(py, &all)).transpose()
@@ -412,8 +430,15 @@ impl PyLoader {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
-        self.facts.labels.clone()
+    fn classes(&self) -> Vec<String> {
+        self.facts.classes.clone()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Loader.labels is deprecated: use Loader.classes")?;
+        Ok(self.classes())
     }
 
     /// The catalog of the samples. Where it is a part of another, batches have the numbers of the
@@ -428,7 +453,7 @@ impl PyLoader {
     #[getter]
     fn plan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.with(py, |run| {
-            let plan = run.plan();
+            let plan = run.local_plan();
             serde_json::json!({
                 "levels": plan.levels(),
                 "origin_bytes": plan.origin_bytes(),

@@ -144,8 +144,8 @@ pub(crate) fn set_up(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Reads the level of `logging.getLogger("foreread")`, unless the user has set one. Returns what a
-/// signal handler raises, for example on Ctrl-C.
+/// Reads the level of `logging.getLogger("foreread")`, unless the user has set one. Returns the
+/// exception of a signal handler, for example on Ctrl-C.
 pub(crate) fn update_level(py: Python<'_>) -> PyResult<()> {
     if LEVEL_IS_SET.load(Ordering::Relaxed) {
         return Ok(());
@@ -168,7 +168,7 @@ fn change(level: u8) {
     }
 }
 
-/// Passes queued lines to Python's loggers. Returns what a signal handler raises. Handlers of
+/// Passes queued lines to Python's loggers. Returns the exception of a signal handler. Handlers of
 /// `logging` handle their own failures.
 pub(crate) fn drain(py: Python<'_>) -> PyResult<()> {
     if !HAS_LINES.swap(false, Ordering::Acquire) {

@@ -1,9 +1,9 @@
 //! Statistics, progress and starvation warnings of a run.
 //!
 //! The meaning of the figures is defined in Python (`_stats.py`, `_progress.py`). This module keeps
-//! what is needed between two checks. Python code runs before a batch is taken, never after,
-//! because its errors, Ctrl-C included, must not lose a batch. The price is that the progress bar
-//! is one batch late, which is when that batch has been computed on.
+//! the state between two checks. Python code runs before a batch is taken, never after, because its
+//! errors, Ctrl-C included, must not lose a batch. The price is that the progress bar is one batch
+//! late, which is when that batch has been computed on.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

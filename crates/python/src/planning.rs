@@ -33,7 +33,7 @@ pub(crate) fn plan_of(
         let ready = builder.prepare()?;
         let prepared = ready.prepared();
         let train = prepared.catalogs().next();
-        Ok(PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train))
+        Ok(PlanReport::of(prepared, train)?.with_servers(train))
     })?;
     let outlook = planned.map_err(|error| errors::raised(&error))?;
     Ok((text(&outlook)?, outlook.to_string()))

@@ -97,7 +97,7 @@ impl Closable for RunHandle {
         let (before, history) = (loader.report(), loader.history());
         store((before.clone(), history.clone()));
         // The engine has its own thread: neither call is refused, and both fail only after a panic.
-        let left = loader.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set());
+        let left = loader.leave_unless(timeout, move || interrupted.is_set());
         let all_ranks = left.unwrap_or_else(|error| {
             tracing::warn!(target: "foreread", %error, "the reports of the other ranks are missing");
             None

@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
-use crate::errors::ExceptionClass;
+use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
 use crate::values;
 
@@ -73,6 +73,7 @@ impl PySample {
                 name: name.to_owned(),
                 id: self.id.0,
                 data: ProcessLocal::new(data.slice(start..end)),
+                catalog: ProcessLocal::new(self.catalog().clone()),
             }),
             None => Err(ExceptionClass::Corrupt
                 .with(format!("sample {}: the field '{name}' is out of bounds", self.id))),
@@ -95,13 +96,21 @@ impl PySample {
         values::label(py, self.catalog(), self.id)
     }
 
-    /// The names of the values that the catalog has of each sample.
-    fn values(&self) -> Vec<String> {
+    /// The names of the values that the catalog has of each sample, for `sample[name]`.
+    #[getter]
+    fn value_names(&self) -> Vec<String> {
         self.catalog().value_names().to_vec()
     }
 
-    /// The value of this name: a number, a text or an array. None if the sample has none.
+    /// Deprecated: `value_names`.
+    fn values(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Sample.values() is deprecated: use Sample.value_names")?;
+        Ok(self.value_names())
+    }
+
+    /// Deprecated: `sample[name]`.
     fn value<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        errors::renamed(py, c"Sample.value(name) is deprecated: use sample[name]")?;
         values::value(py, self.catalog(), self.id, name)
     }
 
@@ -110,7 +119,8 @@ impl PySample {
         values::field_paths(py, self.catalog(), self.id)
     }
 
-    /// The value of this name, or else the part. Raises KeyError if there is neither.
+    /// The value of this name: a number, a text or an array, or None if this sample has none.
+    /// Without such a value, the field of this name. Raises KeyError if there is neither.
     fn __getitem__<'py>(slf: Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let this = slf.get();
         let catalog = this.catalog();
@@ -142,19 +152,17 @@ impl PySample {
         values::array(slf.as_any(), array)
     }
 
-    /// Its fields as NumPy arrays by name, without a copy, where the format knows their types.
-    fn arrays<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let this = slf.get();
-        let catalog = this.catalog();
-        let fields = catalog.fields(this.id).map_err(|error| crate::errors::raised(&error.into()))?;
-        let arrays = PyDict::new(slf.py());
-        for field in fields {
-            if let Some(array) = catalog.field_array(field.name) {
-                arrays.set_item(field.name, values::field(slf.as_any(), field.range, array)?)?;
+    /// Deprecated: `array()` of each field.
+    fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        errors::renamed(py, c"Sample.arrays() is deprecated: use sample.field(name).array()")?;
+        let arrays = PyDict::new(py);
+        for name in self.field_names()? {
+            if self.catalog().field_array(&name).is_some() {
+                arrays.set_item(&name, PyField::array(Bound::new(py, self.field(&name)?)?)?)?;
             }
         }
         if arrays.is_empty() {
-            let format = catalog.format().name();
+            let format = self.catalog().format().name();
             let message = format!("samples of {format} have no fields of known types here: use field()");
             return Err(pyo3::exceptions::PyTypeError::new_err(message));
         }
@@ -171,7 +179,7 @@ impl PySample {
     /// records.
     #[getter]
     fn key(&self) -> PyResult<Option<String>> {
-        let key = self.catalog().key(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
+        let key = self.catalog().key(self.id).map_err(|error| errors::raised(&error.into()))?;
         Ok(key.map(Cow::into_owned))
     }
 
@@ -182,14 +190,22 @@ impl PySample {
         values::path_of(self.catalog(), self.id)
     }
 
-    /// The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets
+    /// The names of the sample's fields, in order: members of WebDataset, columns of MDS, datasets
     /// of HDF5. Empty for samples without any.
-    fn fields(&self) -> PyResult<Vec<String>> {
-        let fields = self.catalog().fields(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
+    #[getter]
+    fn field_names(&self) -> PyResult<Vec<String>> {
+        let fields = self.catalog().fields(self.id).map_err(|error| errors::raised(&error.into()))?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())
     }
 
-    /// The part `name` of the sample, without a copy. Raises KeyError if there is none.
+    /// Deprecated: `field_names`.
+    fn fields(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Sample.fields() is deprecated: use Sample.field_names")?;
+        self.field_names()
+    }
+
+    /// The field `name` of the sample, without a copy, also where a value has its name. Raises
+    /// KeyError if there is none.
     fn field(&self, name: &str) -> PyResult<PyField> {
         match self.catalog().field(self.id, name) {
             Some(range) => self.part(name, range.start, range.end),
@@ -235,6 +251,7 @@ pub struct PyField {
     name: String,
     id: u64,
     data: ProcessLocal<Bytes>,
+    catalog: ProcessLocal<Catalog>,
 }
 
 #[pymethods]
@@ -249,6 +266,19 @@ impl PyField {
     #[getter]
     fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Its bytes as a NumPy array, without a copy, where the format knows type and shape.
+    fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        match this.catalog.peek().field_array(&this.name) {
+            Some(array) => values::array(slf.as_any(), array),
+            None => Err(pyo3::exceptions::PyTypeError::new_err(format!(
+                "the field '{}' has no known type: decode it, for example by numpy.load(field.open()) or \
+                 numpy.frombuffer(field, dtype)",
+                this.name
+            ))),
+        }
     }
 
     /// The part as a file for reading, without a copy of its bytes, which the file holds until it

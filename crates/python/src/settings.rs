@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use foreread::{Config, Format, State};
-use foreread_settings::{KNOBS, Knobs, Provenance};
+use foreread_settings::reader::PYTHON;
+use foreread_settings::{Knob, KnobType, Knobs, Provenance, knobs_of};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
@@ -81,45 +82,19 @@ impl PythonSettings {
             if value.is_none() {
                 continue; // None means "not given"
             }
-            let knob = match name.as_str() {
-                "batch_size" => ("batch-size", integer(&name, &value)?),
-                "epochs" => ("epochs", integer(&name, &value)?),
-                "seed" => ("seed", integer(&name, &value)?),
-                "rank" => ("rank", integer(&name, &value)?),
-                "world_size" => ("world-size", integer(&name, &value)?),
-                "origin_parallelism" => ("origin-parallelism", number(&name, &value)?),
-                "patience" => ("patience", number(&name, &value)?),
-                "order_group" => ("order-group", word(&name, &value)?),
-                "sampler" => ("sampler", word(&name, &value)?),
-                "deal" => ("deal", word(&name, &value)?),
-                "on_error" => ("on-error", word(&name, &value)?),
-                "format" => ("format", word(&name, &value)?),
-                "drop_last" => ("drop-last", flag(&name, &value)?.to_string()),
-                "recall" => ("recall", flag(&name, &value)?.to_string()),
-                "memory" => ("memory", size(&name, &value)?),
-                "look_ahead" => ("look-ahead", size(&name, &value)?),
-                "memory_alone" => ("memory-alone", size(&name, &value)?),
-                "origin_limit" => ("origin-limit", size(&name, &value)?),
-                "agent" => ("agent", path(&name, &value)?),
-                "disk" => ("disk", disks(&value)?),
-                "validate" => ("validate", path(&name, &value)?),
-                "calibration" => ("calibration", path(&name, &value)?),
-                "peers" => ("peers", word(&name, &value)?),
-                "progress" => {
-                    progress = flag(&name, &value)?;
-                    continue;
-                }
-                "resume" => {
-                    resume = Some(state(&value)?);
-                    continue;
-                }
-                _ => return Err(unexpected(function, &name, value.py())),
-            };
-            knobs.push(knob);
+            match name.as_str() {
+                "progress" => progress = flag(&name, &value)?,
+                "resume" => resume = Some(state(&value)?),
+                _ => match knobs_of(PYTHON).find(|knob| knob.argument() == name) {
+                    Some(knob) => knobs.push((knob.name, text(knob, &name, &value)?)),
+                    None => return Err(unexpected(function, &name, value.py())),
+                },
+            }
         }
         knobs.extend(overrides);
         foreread_settings::warn_of_unknown_variables();
         let environment = |name: &str| std::env::var(name).ok();
+        let argument = |name: &str| name.replace('-', "_");
         let gathered = Knobs::gather_named(argument, knobs, environment, Path::new("foreread.toml"));
         let mut knobs = gathered.map_err(|error| errors::raised(&error))?;
         if let Some((_, Provenance::Default)) = knobs.get("epochs") {
@@ -132,13 +107,10 @@ impl PythonSettings {
     }
 }
 
-/// Keyword arguments that are no settings of every run.
-const MORE_ARGUMENTS: [&str; 5] = ["format", "peers", "progress", "recall", "resume"];
-
 /// The error for an unknown keyword argument, with the most similar one as Python shows it.
 fn unexpected(function: &str, name: &str, py: Python<'_>) -> PyErr {
-    let known: Vec<String> =
-        KNOBS.iter().map(|knob| argument(knob.name)).chain(MORE_ARGUMENTS.map(str::to_owned)).collect();
+    let more = ["progress", "resume"].map(str::to_owned);
+    let known: Vec<String> = knobs_of(PYTHON).map(Knob::argument).chain(more).collect();
     let nearest = || -> PyResult<Vec<String>> {
         py.import("difflib")?.call_method1("get_close_matches", (name, known, 1))?.extract()
     };
@@ -149,9 +121,18 @@ fn unexpected(function: &str, name: &str, py: Python<'_>) -> PyErr {
     PyTypeError::new_err(format!("{function}() got an unexpected keyword argument '{name}'{tip}"))
 }
 
-/// A setting's name in Python.
-fn argument(name: &str) -> String {
-    name.replace('-', "_")
+/// A value in the command's text form, if its type is right.
+fn text(knob: &Knob, name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match knob.value_type() {
+        KnobType::Text => word(name, value),
+        KnobType::Flag => Ok(flag(name, value)?.to_string()),
+        // `auto`. The parser refuses other words.
+        KnobType::Number if knob.has_auto() && value.is_instance_of::<PyString>() => word(name, value),
+        KnobType::Number => integer(name, value),
+        KnobType::Size => size(name, value),
+        KnobType::Path => path(name, value),
+        KnobType::List => disks(value),
+    }
 }
 
 fn integer(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
@@ -166,14 +147,6 @@ fn integer(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
             Err(ExceptionClass::Config.with(format!("{name} {text}: must be from 0 to 18446744073709551615")))
         }
         Err(_) => Err(wrong()),
-    }
-}
-
-/// A number, or the word `auto`.
-fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
-    match value.cast::<PyString>() {
-        Ok(text) => text.extract(),
-        Err(_) => integer(name, value),
     }
 }
 

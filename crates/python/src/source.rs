@@ -64,7 +64,7 @@ impl Closable for SourceSlot {
 pub struct PySource {
     slot: ProcessLocal<Arc<SourceSlot>>,
     catalog: ProcessLocal<Catalog>,
-    labels: Vec<String>,
+    classes: Vec<String>,
     watch: Monitor,
 }
 
@@ -124,13 +124,13 @@ impl PySource {
         logs::drain(py)?;
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();
-        let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
+        let classes = catalog.labels().iter().map(|label| label.to_string()).collect();
         let slot = Arc::new(SourceSlot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
         run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
         Ok(Self {
             slot: ProcessLocal::new(slot),
             catalog: ProcessLocal::new(catalog),
-            labels,
+            classes,
             watch: Monitor::new(None),
         })
     }
@@ -274,8 +274,15 @@ impl PySource {
 
     /// The names of the classes, by index.
     #[getter]
-    fn labels(&self) -> Vec<String> {
-        self.labels.clone()
+    fn classes(&self) -> Vec<String> {
+        self.classes.clone()
+    }
+
+    /// Deprecated: `classes`.
+    #[getter]
+    fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        errors::renamed(py, c"Source.labels is deprecated: use Source.classes")?;
+        Ok(self.classes())
     }
 
     /// Raises an error with the remedy.

@@ -1,4 +1,4 @@
-//! Tables of samples: what Python gives as one, and conditions on its rows.
+//! Tables of samples: Python objects that are read as tables, and conditions on their rows.
 
 use foreread::dataset::Grouping;
 use foreread::table::{Comparison, Filter, FilterValue, SampleTable, TableKind, TableOptions, TableSource};

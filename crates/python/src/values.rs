@@ -1,12 +1,10 @@
 //! Paths, labels, values and arrays of samples as Python objects.
 
-use std::ops::Range;
-
 use foreread::dataset::{ArrayType, SampleValue};
 use foreread::{Catalog, SampleId};
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::errors;
 
@@ -108,24 +106,8 @@ pub(crate) fn array<'py>(buffer: &Bound<'py, PyAny>, kind: &ArrayType) -> PyResu
     let py = buffer.py();
     let numpy = needed(py, "numpy", "array()")?;
     let flat = numpy.call_method1("frombuffer", (buffer, &kind.dtype))?;
-    shaped(&flat, kind)
-}
-
-/// A NumPy array over a field of a sample.
-pub(crate) fn field<'py>(
-    sample: &Bound<'py, PyAny>,
-    range: Range<u64>,
-    kind: &ArrayType,
-) -> PyResult<Bound<'py, PyAny>> {
-    let numpy = needed(sample.py(), "numpy", "arrays()")?;
-    let bytes = numpy.call_method1("frombuffer", (sample, "|u1"))?;
-    let range = PySlice::new(sample.py(), range.start as isize, range.end as isize, 1);
-    shaped(&bytes.get_item(range)?.call_method1("view", (&kind.dtype,))?, kind)
-}
-
-fn shaped<'py>(flat: &Bound<'py, PyAny>, kind: &ArrayType) -> PyResult<Bound<'py, PyAny>> {
     let shape = kind.shape.iter().map(|length| length.map_or(-1, |length| length as i64));
-    flat.call_method1("reshape", (PyTuple::new(flat.py(), shape)?,))
+    flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
 }
 
 /// The array in the bytes of an `.npy` file: a view of them, except for rare types.

@@ -56,7 +56,7 @@ def request_until_the_end(client: foreread.ShareClient) -> None:
             report("requests")
             while True:
                 client.get_many(range(100))
-        except foreread.ClosedError as error:
+        except foreread.errors.ClosedError as error:
             ended = str(error)
         report(f"ended: {ended}")
     except KeyboardInterrupt:
@@ -107,7 +107,7 @@ def cycles(directory: str, method: str, count: int) -> None:
         assert address.split(":")[0] not in Path("/proc/net/unix").read_text()
         try:
             client.get(0)
-        except foreread.ClosedError:
+        except foreread.errors.ClosedError:
             pass
         else:
             raise AssertionError("a closed source was served")
@@ -197,7 +197,7 @@ def held_sample(directory: str) -> None:
     if child == 0:
         try:
             bytes(sample)
-        except foreread.ForkError:
+        except foreread.errors.ForkError:
             assert bytes(client.get(7)) == bytes(client.get_many([7])[0])
             report("notified")
             os._exit(0)

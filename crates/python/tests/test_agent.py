@@ -35,7 +35,7 @@ def test_loader_reads_through_the_agent(directory: Path, agent: Path) -> None:
     # The second loader found all samples in the agent's memory.
     report = status(agent)
     assert (report["reads"], report["jobs"]) == (100, [])
-    with pytest.raises(foreread.ConfigError, match="agent"):
+    with pytest.raises(foreread.errors.ConfigError, match="agent"):
         foreread.Loader(directory, agent="node.sock")
 
 

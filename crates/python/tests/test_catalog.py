@@ -51,7 +51,7 @@ def test_index_lists_all_samples(directory: Path) -> None:
     assert calls[-1] == (90, catalog.total_bytes)
     assert catalog.path(30) == catalog.path(-60) == "class1/030.bin"
     assert catalog.size(30) == len(content(30))
-    assert catalog.label(30) == 1 and catalog.labels == ["class0", "class1", "class2", "class3"]
+    assert catalog.label(30) == 1 and catalog.classes == ["class0", "class1", "class2", "class3"]
     assert catalog.base_url.endswith("data") and catalog.format == "files"
     for index in (90, -91):
         with pytest.raises(IndexError, match=str(index)):
@@ -81,12 +81,12 @@ def test_classes_of_files_in_a_bucket_without_listing(directory: Path, monkeypat
 # semantics: SAMPLE-4
 def test_class_keeps_its_number_in_every_part(directory: Path) -> None:
     part = foreread.index(directory, include=["class1/*", "class3/07?.bin"])
-    assert part.labels == ["class0", "class1", "class2", "class3"]
+    assert part.classes == ["class0", "class1", "class2", "class3"]
     assert {part.label(number) for number in range(len(part))} == {1, 3}
     files = foreread.index([directory / "class3" / "075.bin", directory / "class1" / "030.bin"])
     assert [files.label(0), files.label(1)] == [3, 1]
     named = foreread.index(directory / "class1" / "030.bin", classes=["class1", "other"])
-    assert named.label(0) == 0 and named.labels == ["class1", "other"]
+    assert named.label(0) == 0 and named.classes == ["class1", "other"]
     assert foreread.index(directory, classes=[]).label(0) is None
     with pytest.raises(foreread.Error, match="lacks 3 of the labels: class1, class2, class3"):
         foreread.index(directory, classes=["class0"])
@@ -105,7 +105,7 @@ def test_orders_that_are_not_by_name_are_kept(directory: Path, tmp_path: Path) -
     names = ["class2", "class0", "class3", "class1"]
     foreread.index(directory, classes=names).save(tmp_path / "c.foreread")
     catalog = foreread.Catalog.open(tmp_path / "c.foreread")
-    assert catalog.labels == names
+    assert catalog.classes == names
     assert [catalog.label(number) for number in (0, 25, 50, 75)] == [1, 3, 0, 2]
     files = [directory / "class2" / "050.bin", directory / "class0" / "001.bin"]
     with foreread.Source(files) as source:
@@ -132,7 +132,7 @@ def test_catalog_is_known_by_its_content(directory: Path, tmp_path: Path, name: 
     data = path.read_bytes()
     for damaged in (data[:-1], data[: len(data) // 2], data[:-500] + b"\0" * 500, b"\0" * 8 + data[8:]):
         path.write_bytes(damaged)
-        with pytest.raises(foreread.CorruptError):
+        with pytest.raises(foreread.errors.CorruptError):
             foreread.Loader(path, batch_size=50, epochs=1)
 
 
@@ -204,7 +204,7 @@ def test_simulation_of_several_jobs_has_rows_and_no_plots() -> None:
     assert [row["policy"] for row in simulation] == ["next-use", "never-evict"]
     assert simulation[0]["origin_reads"] < 0.52 and simulation[1]["origin_reads"] == pytest.approx(0.8)
     assert simulation.scenario["jobs"] == 4 and "next-use" in str(simulation)
-    with pytest.raises(foreread.ConfigError, match="several jobs"):
+    with pytest.raises(foreread.errors.ConfigError, match="several jobs"):
         simulation.plot()
 
 
@@ -213,32 +213,32 @@ def test_simulation_of_whole_files_has_rows_and_no_plots() -> None:
     simulation = foreread.simulate(files, ["copies-ahead", "never-evict"])
     assert [row["policy"] for row in simulation] == ["copies-ahead", "never-evict"]
     assert simulation[0]["served"] > 0.83 and simulation[1]["served"] == 0.5
-    with pytest.raises(foreread.ConfigError, match="whole files"):
+    with pytest.raises(foreread.errors.ConfigError, match="whole files"):
         simulation.plot()
 
 
 def test_mistakes_are_named(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(foreread.ConfigError, match="(?i)nosuch"):
+    with pytest.raises(foreread.errors.ConfigError, match="(?i)nosuch"):
         foreread.simulate(SCENARIO, "nosuch")
-    with pytest.raises(foreread.ConfigError, match="small.toml"):
+    with pytest.raises(foreread.errors.ConfigError, match="small.toml"):
         (tmp_path / "small.toml").write_text("name = 3")
         foreread.simulate(tmp_path / "small.toml")
-    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+    with pytest.raises(foreread.errors.NotFoundError, match="nowhere"):
         foreread.simulate(tmp_path / "nowhere.toml")
-    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+    with pytest.raises(foreread.errors.NotFoundError, match="nowhere"):
         foreread.index(tmp_path / "nowhere")
-    with pytest.raises(foreread.NotFoundError, match="no samples"):
+    with pytest.raises(foreread.errors.NotFoundError, match="no samples"):
         foreread.index(directory, include="*.jpg")
-    with pytest.raises(foreread.ConfigError):
+    with pytest.raises(foreread.errors.ConfigError):
         foreread.index(directory, include="[")
     with pytest.raises(TypeError, match="include"):
         foreread.index(directory, include=3)  # type: ignore[arg-type]
-    with pytest.raises(foreread.CorruptError, match="some.foreread"):
+    with pytest.raises(foreread.errors.CorruptError, match="some.foreread"):
         (tmp_path / "some.foreread").write_bytes(b"no catalog")
         foreread.Catalog.open(tmp_path / "some.foreread")
-    with pytest.raises(foreread.NotFoundError, match="none.foreread"):
+    with pytest.raises(foreread.errors.NotFoundError, match="none.foreread"):
         foreread.Catalog.open(tmp_path / "none.foreread")
-    with pytest.raises(foreread.ConfigError, match="batch_size 0"):
+    with pytest.raises(foreread.errors.ConfigError, match="batch_size 0"):
         foreread.plan(directory, batch_size=0)
 
 
@@ -259,9 +259,9 @@ def test_plan_uses_a_measured_calibration(directory: Path, tmp_path: Path) -> No
     measured = foreread.calibrate(directory, disks=[tmp_path], seconds=1, output=file)
     assert measured["origin"]["read"] and measured["disk"]
     assert foreread.plan(directory, epochs=2, calibration=file).forecast
-    with pytest.raises(foreread.ConfigError, match="nothing to measure"):
+    with pytest.raises(foreread.errors.ConfigError, match="nothing to measure"):
         foreread.calibrate()
-    with pytest.raises(foreread.ConfigError, match="seconds"):
+    with pytest.raises(foreread.errors.ConfigError, match="seconds"):
         foreread.calibrate(directory, seconds=0)
 
 

@@ -187,10 +187,10 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
     write(b"2147483648")
     with (
         foreread.dali.source(str(tmp_path), 1, field="jpg", labels="cls") as source,
-        pytest.raises(foreread.ConfigError, match="label 2147483648 does not fit 32 bits"),
+        pytest.raises(foreread.errors.ConfigError, match="label 2147483648 does not fit 32 bits"),
     ):
         source()
-    with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, jpg\)"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"several fields \(cls, jpg\)"):
         foreread.dali.source(str(tmp_path), 1)
 
 
@@ -199,7 +199,7 @@ def test_missing_file_is_named(images: Path, tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.bin").write_bytes(bytes(2000))
     with foreread.dali.source(str(tmp_path), 4, sampler="sequential", look_ahead="1KiB") as source:
         (tmp_path / "19.bin").unlink()
-        with pytest.raises(foreread.NotFoundError, match="19.bin"):
+        with pytest.raises(foreread.errors.NotFoundError, match="19.bin"):
             while True:
                 source()
 
@@ -212,7 +212,7 @@ def test_failed_epoch_is_read_anew(tmp_path: Path) -> None:
     with foreread.dali.source(catalog, 2, shuffle=False) as source:
         for _ in range(2):
             source()
-            with pytest.raises(foreread.NotFoundError, match="03.bin"):
+            with pytest.raises(foreread.errors.NotFoundError, match="03.bin"):
                 source()
         (tmp_path / "away").rename(tmp_path / "03.bin")
         assert [sample[0] for _ in range(10) for sample in source()] == list(range(20))
@@ -238,9 +238,9 @@ def test_batches_without_samples_are_omitted(tmp_path: Path, labels: bool | None
 
 def test_mistakes_are_named(images: Path) -> None:
     with foreread.dali.source(str(images), BATCH) as source:
-        with pytest.raises(foreread.ConfigError, match="parallel=True"):
+        with pytest.raises(foreread.errors.ConfigError, match="parallel=True"):
             pickle.dumps(source)
-    with pytest.raises(foreread.ClosedError):
+    with pytest.raises(foreread.errors.ClosedError):
         source()
-    with pytest.raises(foreread.ConfigError, match="start_epoch="):
+    with pytest.raises(foreread.errors.ConfigError, match="start_epoch="):
         foreread.dali.source(str(images), BATCH, resume="x")

@@ -242,7 +242,7 @@ def test_accelerate_skips_and_prepares_loaders(images: Path, folder: Any, worker
         # Each rank has its own batches already. A second division would lose samples.
         from accelerate.data_loader import prepare_data_loader
 
-        with pytest.raises(foreread.ConfigError, match="do not pass it to prepare_data_loader"):
+        with pytest.raises(foreread.errors.ConfigError, match="do not pass it to prepare_data_loader"):
             batches(prepare_data_loader(ours, num_processes=2, process_index=0))
 
 

@@ -261,9 +261,9 @@ def test_elements_are_decoded(tmp_path: Path) -> None:
         assert source[0].tolist() == np.arange(45).reshape(3, 5, 3).tolist()
     with foreread.grain.source(str(tmp_path), decode=len) as source:
         assert source[0] == (tmp_path / "one.png").stat().st_size
-    with pytest.raises(foreread.ConfigError, match="invalid decode='jpeg'"):
+    with pytest.raises(foreread.errors.ConfigError, match="invalid decode='jpeg'"):
         foreread.grain.source(str(tmp_path), decode="jpeg")
-    with pytest.raises(foreread.ConfigError, match="no labels"):
+    with pytest.raises(foreread.errors.ConfigError, match="no labels"):
         foreread.grain.source(str(tmp_path), labels=True)
 
 
@@ -275,13 +275,13 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
             tar.addfile(member, io.BytesIO(data))
     with foreread.grain.source(str(tmp_path), field="txt", labels="cls") as source:
         assert source[0] == (b"text", 7)
-    with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, txt\)"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"several fields \(cls, txt\)"):
         foreread.grain.source(str(tmp_path))
 
 
 def test_failed_element_names_its_sample(directory: Path) -> None:
     with foreread.grain.source(str(directory), decode=lambda sample: 1 // 0) as source:
-        with pytest.raises(foreread.CorruptError, match=r"sample 30 \(class1/030.bin\).*: ZeroDivisionError") as caught:
+        with pytest.raises(foreread.errors.CorruptError, match=r"sample 30 \(class1/030.bin\).*: ZeroDivisionError") as caught:
             source[30]
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -326,7 +326,7 @@ def test_crops_are_of_their_epoch_in_any_order(directory: Path, pipeline: str) -
 
 
 def test_orders_that_are_unknown_are_refused(plain: Plain, source: Any) -> None:
-    with pytest.raises(foreread.ConfigError, match="does not read this source"):
+    with pytest.raises(foreread.errors.ConfigError, match="does not read this source"):
         source.announce(grain.MapDataset.source(plain).shuffle(seed=1))
 
     class Odd(grain.MapDataset):  # type: ignore[misc]
@@ -336,10 +336,10 @@ def test_orders_that_are_unknown_are_refused(plain: Plain, source: Any) -> None:
         def __getitem__(self, index: Any) -> Any:
             return self._parent[index]
 
-    with pytest.raises(foreread.ConfigError, match="order of a Odd"):
+    with pytest.raises(foreread.errors.ConfigError, match="order of a Odd"):
         source.announce(Odd(grain.MapDataset.source(source)))
     announced = source.announce(grain.MapDataset.source(source)).to_iter_dataset()
-    with pytest.raises(foreread.ConfigError, match="sequential_slice"):
+    with pytest.raises(foreread.errors.ConfigError, match="sequential_slice"):
         next(iter(announced.mp_prefetch(grain.MultiprocessingOptions(num_workers=2), sequential_slice=True)))
     with pytest.raises(TypeError, match="announce the sampler"):
         source.announce(loader(source, sampler()))
@@ -350,5 +350,5 @@ def test_closing_leaves_no_threads(directory: Path) -> None:
         order = source.announce(sampler())
         list(loader(source, order, workers=1))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("foreread-order")]
-    with pytest.raises(foreread.ClosedError):
+    with pytest.raises(foreread.errors.ClosedError):
         source[0]

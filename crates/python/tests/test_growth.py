@@ -46,7 +46,7 @@ def check(catalog: foreread.Catalog, files: dict[str, bytes], model: dict[int, t
     assert {number: row[:2] for number, row in found.items()} == model
     assert {row[:2] for row in found.values()} == set(files.items())
     # The class of each sample is its directory, and classes keep their numbers.
-    assert updated.labels[: len(catalog.labels)] == catalog.labels
+    assert updated.classes[: len(catalog.classes)] == catalog.classes
     assert all(label == path.split("/")[0] for path, _, label in found.values())
     return updated
 
@@ -106,7 +106,7 @@ def test_parts_keep_their_samples_while_a_dataset_grows(directory: Path) -> None
         assert one - gone == {number for number in other if number < 100}
     assert abs(len(after[0]) - 80) <= 8
     part = grown.random_split([0.5, 0.5])[0]
-    with pytest.raises(foreread.ConfigError, match="in no part"):
+    with pytest.raises(foreread.errors.ConfigError, match="in no part"):
         part.updated()
     assert part.whole().fingerprint == grown.fingerprint
 
@@ -117,7 +117,7 @@ def test_groups_stay_in_their_part_while_a_table_grows(directory: Path) -> None:
         return [{"path": f"class{at // 25}/{at:03}.bin", "patient": f"p{at % 13}", "y": at} for at in range(count)]
 
     catalog = foreread.index(directory, table=rows(60), label="y")
-    with pytest.raises(foreread.ConfigError, match="in memory"):
+    with pytest.raises(foreread.errors.ConfigError, match="in memory"):
         catalog.updated()
     before = [list(array("q", part.numbers())) for part in catalog.random_split([0.6, 0.4], group="patient")]
     grown = catalog.updated(table=rows(100))
@@ -144,10 +144,10 @@ def test_tables_grow_and_correct_their_labels(directory: Path, tmp_path: Path) -
     # One row is gone, one has another label and another note, three are new: one of them repeats a file.
     write([(70, "d", "w!"), (3, "a", "v"), (5, "b", "z"), (5, "b", "x"), (5, "b", "u"), (99, "c", "t")])
     grown = catalog.updated()
-    assert grown.labels == ["b", "c", "a", "d"]
+    assert grown.classes == ["b", "c", "a", "d"]
     numbers = list(array("q", grown.numbers()))
     assert numbers == [0, 2, 3, 4, 5, 6]
-    rows = [(grown.path(at)[-7:-4], grown.labels[grown.label(at)], grown.value(at, "note")) for at in range(6)]
+    rows = [(grown.path(at)[-7:-4], grown.classes[grown.label(at)], grown.value(at, "note")) for at in range(6)]
     assert rows[2:] == [("070", "d", "w!"), ("003", "a", "v"), ("005", "b", "u"), ("099", "c", "t")]
     assert {rows[0], rows[1]} == {("005", "b", "z"), ("005", "b", "x")}
     # It comes back: its number, too. The row with the note "z" has always been number 2.
@@ -303,7 +303,7 @@ def test_request_of_an_index_is_repeated(directory: Path, tmp_path: Path) -> Non
     named = foreread.index(directory, classes=["class3", "class2", "class1", "class0"])
     (directory / "a").mkdir()
     (directory / "a" / "1.bin").write_bytes(b"a")
-    assert named.updated().labels == ["class3", "class2", "class1", "class0", "a"]
+    assert named.updated().classes == ["class3", "class2", "class1", "class0", "a"]
     files = [{"path": str(directory / "class0" / f"{at:03}.bin")} for at in range(3)]
     absolute = foreread.index(table=files)
     with pytest.raises(foreread.Error, match="class1"):

@@ -204,7 +204,7 @@ def test_undecodable_image_names_its_path(files: Any, tmp_path: Path) -> None:
 
 def test_unknown_locations_are_named(files: Any, shards: Any, tmp_path: Path) -> None:
     def refused(data: Any, match: str, **arguments: Any) -> None:
-        with pytest.raises(foreread.ConfigError, match=match):
+        with pytest.raises(foreread.errors.ConfigError, match=match):
             foreread.huggingface.wrap(data, **arguments)
 
     refused(files.remove_columns("image"), "no column of images")

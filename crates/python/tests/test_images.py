@@ -125,7 +125,7 @@ def test_damaged_images_decode_as_by_pillow_or_fail() -> None:
             else:
                 found = ours(data, *expected.shape[:2])
                 assert np.array_equal(found, expected), (number, kind)
-        except foreread.CorruptError:
+        except foreread.errors.CorruptError:
             failed += 1
         cuts += cut
     assert cuts == 300 and 200 < failed < 600, (cuts, failed)
@@ -148,14 +148,14 @@ def bomb(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 # semantics: IMAGE-3
 def test_decompression_bombs_are_refused(kind: str) -> None:
-    with pytest.raises(foreread.CorruptError, match=r"60000 x 60000 pixels: more than max_pixels=89478485 are refused"):
+    with pytest.raises(foreread.errors.CorruptError, match=r"60000 x 60000 pixels: more than max_pixels=89478485 are refused"):
         foreread.image(224, train=True).decode([bomb(kind)])
 
 
 # semantics: IMAGE-3
 def test_long_images_do_not_become_bombs_by_resizing() -> None:
     line = saved(picture(random.Random(0), 8000, 1), "PNG")
-    with pytest.raises(foreread.CorruptError, match="after resizing is too large"):
+    with pytest.raises(foreread.errors.CorruptError, match="after resizing is too large"):
         foreread.image(224).decode([line])
     assert foreread.image(224, train=True).decode([line]).shape == (1, 3, 224, 224)
 
@@ -163,7 +163,7 @@ def test_long_images_do_not_become_bombs_by_resizing() -> None:
 @pytest.mark.parametrize("size", [(1_500_000, 1), (1, 1_500_000)])
 # semantics: IMAGE-3
 def test_long_sides_do_not_become_bombs_by_stretching(size: tuple[int, int]) -> None:
-    with pytest.raises(foreread.CorruptError, match="a side is too long to be resized to 224 x 224"):
+    with pytest.raises(foreread.errors.CorruptError, match="a side is too long to be resized to 224 x 224"):
         foreread.image(224, resize="stretch").decode([saved(Image.new("RGB", size), "PNG")])
 
 
@@ -176,7 +176,7 @@ def test_end_of_a_thumbnail_is_not_the_end_of_a_file() -> None:
     cut = data[: data.index(b"\xff\xda", len(header)) + 2000]
     decoder = foreread.image(64, train=True, threads=1)
     for epoch in range(300):
-        with pytest.raises(foreread.CorruptError, match="truncated"):
+        with pytest.raises(foreread.errors.CorruptError, match="truncated"):
             decoder.decode([cut], epoch=epoch)
     assert decoder.decode([data]).shape == (1, 3, 64, 64)
 
@@ -190,13 +190,13 @@ def test_data_after_a_progressive_jpeg_are_not_scans() -> None:
 def test_a_jpeg_of_many_scans_is_refused() -> None:
     data = saved(picture(random.Random(0), 64, 64), "JPEG", progressive=True)
     scan = data.index(b"\xff\xda")
-    with pytest.raises(foreread.CorruptError, match="more than 100 scans"):
+    with pytest.raises(foreread.errors.CorruptError, match="more than 100 scans"):
         foreread.image(224, train=True).decode([data[:scan] + data[scan:-2] * 100 + data[-2:]])
 
 
 @pytest.mark.parametrize(("data", "why"), [(b"", "empty"), (b"GIF89a" + bytes(99), "GIF is not supported"), (b"text", "not an image")])
 def test_other_formats_are_named(data: bytes, why: str) -> None:
-    with pytest.raises(foreread.CorruptError, match=f"sample 7 cannot be decoded: .*{why}"):
+    with pytest.raises(foreread.errors.CorruptError, match=f"sample 7 cannot be decoded: .*{why}"):
         foreread.image(8).decode([data], ids=[7])
 
 
@@ -222,7 +222,7 @@ def test_damaged_images_are_named_or_omitted_or_replaced(damaged: Path) -> None:
         with DataLoader(damaged, 4, shuffle=False, decode=foreread.image(8), on_error=policy, epochs=1, **more) as loader:
             return levels(loader), loader.stats().skipped
 
-    with pytest.raises(foreread.CorruptError, match=r"sample 1 \(class0/01\.png\) of epoch 0 cannot be decoded: .*truncated"):
+    with pytest.raises(foreread.errors.CorruptError, match=r"sample 1 \(class0/01\.png\) of epoch 0 cannot be decoded: .*truncated"):
         read("fail")
     # With a transform, images go another way.
     for more in ({}, {"transform": lambda image: image}, {"transform": lambda image: image, "num_workers": 2}):
@@ -253,7 +253,7 @@ def test_batches_without_readable_samples_are_omitted(jpegs: Path, tmp_path: Pat
 # semantics: IMAGE-2
 def test_epoch_of_damaged_images_alone_is_an_error(jpegs: Path) -> None:
     with DataLoader(jpegs, 8, decode=foreread.image(8, max_pixels=9), on_error="skip", epochs=1) as loader:
-        with pytest.raises(foreread.CorruptError, match="no sample of epoch 0 can be decoded"), pytest.warns(RuntimeWarning):
+        with pytest.raises(foreread.errors.CorruptError, match="no sample of epoch 0 can be decoded"), pytest.warns(RuntimeWarning):
             list(loader)
 
 
@@ -266,7 +266,7 @@ def test_later_iteration_loses_no_batch_to_an_earlier_one(jpegs: Path) -> None:
                 next(first)
                 second = iter(loader)
                 found = 1 + bool(next(second))
-                with pytest.raises(foreread.ClosedError):
+                with pytest.raises(foreread.errors.ClosedError):
                     next(first)
                 assert found + len(list(second)) == expected + 1
 
@@ -297,7 +297,7 @@ def test_members_and_labels_of_packed_samples(tmp_path: Path) -> None:
             tmp_path, 4, shuffle=False, decode=foreread.image(8), labels="cls", transform=transform, epochs=1
         ) as loader:  # fmt: skip
             assert sum(levels(loader), []) == [(number, number % 4) for number in range(9)]
-    with pytest.raises(foreread.ConfigError, match="fields"):
+    with pytest.raises(foreread.errors.ConfigError, match="fields"):
         DataLoader(tmp_path, 4, decode=foreread.image(8), labels="txt")
 
 
@@ -427,7 +427,7 @@ def test_batches_are_moved_to_a_device(jpegs: Path, transform: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU: cuda_image.py tests it")
 def test_missing_gpus_are_named(jpegs: Path) -> None:
-    with pytest.raises(foreread.ConfigError, match="finds no GPU"):
+    with pytest.raises(foreread.errors.ConfigError, match="finds no GPU"):
         DataLoader(jpegs, 6, device="cuda")
 
 
@@ -473,7 +473,7 @@ def test_decoder_in_datasets_and_processes(jpegs: Path) -> None:
         found = [image.numpy() for images, _ in with_workers for image in images]
         assert all(np.array_equal(*pair) for pair in zip(expected, found, strict=True))
     data.engine.close()
-    with pytest.raises(foreread.ConfigError, match="use foreread.torch.DataLoader"):
+    with pytest.raises(foreread.errors.ConfigError, match="use foreread.torch.DataLoader"):
         foreread.image(16, train=True)(b"")
 
 
@@ -497,7 +497,7 @@ def test_decoder_in_datasets_and_processes(jpegs: Path) -> None:
     ],
 )
 def test_invalid_options_are_refused(arguments: dict[str, Any], why: str) -> None:
-    with pytest.raises(foreread.ConfigError, match=why):
+    with pytest.raises(foreread.errors.ConfigError, match=why):
         foreread.image(**arguments)
 
 
@@ -509,7 +509,7 @@ def test_sizes_of_wrong_types_are_named(size: Any) -> None:
 
 
 def test_decoder_that_was_not_made_is_named(jpegs: Path) -> None:
-    with pytest.raises(foreread.ConfigError, match=r"call it, such as foreread.image\(224\)"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"call it, such as foreread.image\(224\)"):
         DataLoader(jpegs, 8, decode=foreread.image)
-    with pytest.raises(foreread.ConfigError, match="width=0: at least 1"):
+    with pytest.raises(foreread.errors.ConfigError, match="width=0: at least 1"):
         foreread.image(8).augmentation(0, 8)

@@ -99,10 +99,10 @@ def test_read_error_is_raised_by_each_request(directory: Path) -> None:
         assert sum(1 for _ in zip(range(7), loader)) == 7
         state = loader.state()
         for _ in range(3):
-            with pytest.raises(foreread.NotFoundError):
+            with pytest.raises(foreread.errors.NotFoundError):
                 next(loader)
         loader.jump(state)
-        with pytest.raises(foreread.NotFoundError):
+        with pytest.raises(foreread.errors.NotFoundError):
             next(loader)
 
 
@@ -115,7 +115,7 @@ def test_read_error_of_a_frameworks_dataset_stays(directory: Path) -> None:
     iterator = reader.iterate()
     assert [next(iterator)[0] for _ in range(7)] == list(range(0, 28, 4))
     for _ in range(3):
-        with pytest.raises(foreread.NotFoundError):
+        with pytest.raises(foreread.errors.NotFoundError):
             next(iterator)
     # The failed epoch does not count.
     assert next(reader.iterate()) == [0, 1, 2, 3]

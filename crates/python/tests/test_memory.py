@@ -49,7 +49,7 @@ def test_field_is_a_part_of_its_samples_memory(shard: Path) -> None:
     with foreread.Loader(shard, batch_size=3, epochs=1, sampler="sequential") as loader:
         batch = next(loader)
         for number, sample in enumerate(batch):
-            assert sample.key == f"{number:03}" and sample.fields() == ["txt", "cls"] and sample.label is None
+            assert sample.key == f"{number:03}" and sample.field_names == ["txt", "cls"] and sample.label is None
             field = sample.field("txt")
             assert field.name == "txt" and field.id == number and len(field) == len(content(number))
             assert bytes(field) == content(number) == bytes(memoryview(field))

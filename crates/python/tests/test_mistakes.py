@@ -77,7 +77,7 @@ def test_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
     ],
 )
 def test_invalid_settings_are_value_errors(directory: Path, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(foreread.ConfigError, match=named) as raised:
+    with pytest.raises(foreread.errors.ConfigError, match=named) as raised:
         foreread.Loader(directory, **settings)
     assert isinstance(raised.value, ValueError) and isinstance(raised.value, foreread.Error)
 
@@ -85,19 +85,19 @@ def test_invalid_settings_are_value_errors(directory: Path, settings: dict[str, 
 def test_missing_target_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere") as raised:
         foreread.Loader(tmp_path / "nowhere")
-    assert isinstance(raised.value, foreread.NotFoundError)
-    with pytest.raises(foreread.NotFoundError, match="no samples"):
+    assert isinstance(raised.value, foreread.errors.NotFoundError)
+    with pytest.raises(foreread.errors.NotFoundError, match="no samples"):
         foreread.Loader(tmp_path)
-    with pytest.raises(foreread.ConfigError, match="target"):
+    with pytest.raises(foreread.errors.ConfigError, match="target"):
         foreread.Loader("")
-    with pytest.raises(foreread.ConfigError, match="nosuch"):
+    with pytest.raises(foreread.errors.ConfigError, match="nosuch"):
         foreread.Loader("nosuch://bucket/x")
 
 
 def test_file_without_a_dataset_is_corrupt(tmp_path: Path) -> None:
     file = tmp_path / "notes.md"
     file.write_text("no catalog")
-    with pytest.raises(foreread.CorruptError, match=r"notes\.md is neither .*, or set format= if it is a shard"):
+    with pytest.raises(foreread.errors.CorruptError, match=r"notes\.md is neither .*, or set format= if it is a shard"):
         foreread.Loader(file)
 
 
@@ -105,13 +105,13 @@ def test_file_without_a_dataset_is_corrupt(tmp_path: Path) -> None:
 def test_table_is_not_taken_for_a_dataset(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a/1.jpg,0\n")
     for make in (foreread.Loader, foreread.index):
-        with pytest.raises(foreread.ConfigError, match=f"{name} is a table .* by an index with table="):
+        with pytest.raises(foreread.errors.ConfigError, match=f"{name} is a table .* by an index with table="):
             make(tmp_path / name)
     assert len(foreread.index(tmp_path / name, format="files")) == 1
 
 
 def test_missing_file_is_no_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(foreread.NotFoundError, match=r"train\.foreread.*there is no such file or directory"):
+    with pytest.raises(foreread.errors.NotFoundError, match=r"train\.foreread.*there is no such file or directory"):
         foreread.Loader(tmp_path / "train.foreread")
 
 
@@ -124,7 +124,7 @@ def test_remedy_names_the_format_of_the_stray_shard(directory: Path, caplog: pyt
 
 @pytest.mark.parametrize("settings", [{"memory": 8}, {"memory": "8"}, {"disk": {"/nowhere": 64}}, {"memory_alone": 8}])
 def test_size_without_its_unit_is_refused(directory: Path, settings: dict[str, Any]) -> None:
-    with pytest.raises(foreread.ConfigError, match="so few bytes hold no sample; write the unit, e.g. 8GiB"):
+    with pytest.raises(foreread.errors.ConfigError, match="so few bytes hold no sample; write the unit, e.g. 8GiB"):
         foreread.Loader(directory, **settings)
 
 
@@ -133,18 +133,18 @@ def test_remedies_are_arguments_of_python(directory: Path, tmp_path: Path) -> No
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({"a": [b"1"], "b": [b"2"]}), tmp_path / "x.parquet")
-    with pytest.raises(foreread.ConfigError, match="choose one with field=: a, b"):
+    with pytest.raises(foreread.errors.ConfigError, match="choose one with field=: a, b"):
         foreread.index(tmp_path / "x.parquet")
     assert "set origin_limit=)" in str(foreread.plan(directory, epochs=2))
 
 
 def test_invalid_environment_setting_names_the_variable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREREAD_BATCH_SIZE", "many")
-    with pytest.raises(foreread.ConfigError, match=r"batch_size many \(environment FOREREAD_BATCH_SIZE\)"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"batch_size many \(environment FOREREAD_BATCH_SIZE\)"):
         foreread.Loader(directory)
     monkeypatch.setenv("FOREREAD_BATCH_SIZE", "7")
     monkeypatch.setenv("FOREREAD_FORMAT", "json")
-    with pytest.raises(foreread.ConfigError, match=r"format json \(environment FOREREAD_FORMAT\): expected auto, files"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"format json \(environment FOREREAD_FORMAT\): expected auto, files"):
         foreread.Loader(directory)
     monkeypatch.setenv("FOREREAD_FORMAT", "auto")
     with foreread.Loader(directory) as loader:
@@ -161,10 +161,10 @@ def test_settings_file_is_the_commands(
     with foreread.Loader(directory) as loader:
         assert len(next(loader)) == 6
     (tmp_path / "foreread.toml").write_text("batchsize = 6\n")
-    with pytest.raises(foreread.ConfigError, match="foreread.toml: unknown setting 'batchsize'"):
+    with pytest.raises(foreread.errors.ConfigError, match="foreread.toml: unknown setting 'batchsize'"):
         foreread.Loader(directory)
     (tmp_path / "foreread.toml").write_text("epoch = 6\n")
-    with pytest.raises(foreread.ConfigError, match="foreread.toml: epoch can be set by an argument only"):
+    with pytest.raises(foreread.errors.ConfigError, match="foreread.toml: epoch can be set by an argument only"):
         foreread.Loader(directory)
 
 
@@ -199,9 +199,9 @@ def test_state_of_another_run_is_refused(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=10, seed=1, epochs=2, resume=state) as loader:
         assert [batch.ids for batch in loader] == rest
     assert len(seen) + len(rest) == 20
-    with pytest.raises(foreread.StateError, match="seed"):
+    with pytest.raises(foreread.errors.StateError, match="seed"):
         foreread.Loader(directory, seed=2, resume=state)
-    with pytest.raises(foreread.StateError, match="not a valid state"):
+    with pytest.raises(foreread.errors.StateError, match="not a valid state"):
         foreread.Loader(directory, resume="{}")
 
 
@@ -209,7 +209,7 @@ def test_deleted_sample_is_named(directory: Path) -> None:
     catalog = foreread.index(directory)
     (directory / "class1" / "030.bin").unlink()
     with foreread.Loader(catalog, epochs=1, sampler="sequential", batch_size=10) as loader:
-        with pytest.raises(foreread.NotFoundError, match="030.bin") as raised:
+        with pytest.raises(foreread.errors.NotFoundError, match="030.bin") as raised:
             list(loader)
         assert raised.value.sample_id == 30
     with foreread.Loader(catalog, epochs=1, on_error="skip") as loader:
@@ -220,7 +220,7 @@ def test_deleted_sample_is_named(directory: Path) -> None:
 def test_changed_sample_is_named(directory: Path) -> None:
     catalog = foreread.index(directory)
     (directory / "class1" / "030.bin").write_bytes(b"other")
-    with foreread.Loader(catalog, epochs=1) as loader, pytest.raises(foreread.ChangedError, match="030.bin"):
+    with foreread.Loader(catalog, epochs=1) as loader, pytest.raises(foreread.errors.ChangedError, match="030.bin"):
         list(loader)
 
 
@@ -261,12 +261,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_missing_bucket_is_named(store: str) -> None:
-    with pytest.raises(foreread.NotFoundError, match="bucket404"):
+    with pytest.raises(foreread.errors.NotFoundError, match="bucket404"):
         foreread.Loader(f"{store}://bucket404/train")
 
 
 def test_forbidden_bucket_is_named(store: str) -> None:
-    with pytest.raises(foreread.DeniedError, match="bucket403") as raised:
+    with pytest.raises(foreread.errors.DeniedError, match="bucket403") as raised:
         foreread.Loader(f"{store}://bucket403/train")
     assert isinstance(raised.value, PermissionError)
 
@@ -275,7 +275,7 @@ def test_failed_rendezvous_reports_the_cause(directory: Path, monkeypatch: pytes
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("FOREREAD_MEET", f"127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setenv("FOREREAD_TOKEN", "b7e1c95a03f64d2893ab5c17e0d68f42")
-        with pytest.raises(foreread.MeetingError, match=os.strerror(errno.EADDRINUSE)):
+        with pytest.raises(foreread.errors.MeetingError, match=os.strerror(errno.EADDRINUSE)):
             foreread.Loader(directory, rank=0, world_size=2)
 
 
@@ -286,5 +286,5 @@ def test_closed_loader_raises_closed_error(directory: Path) -> None:
     loader.close()
     assert loader.closed and loader.report()["epochs"][0]["samples"] == 100 and loader.stats().samples == 100
     for use in (lambda: next(loader), loader.state, loader.step_done, loader.leave):
-        with pytest.raises(foreread.ClosedError, match="closed"):
+        with pytest.raises(foreread.errors.ClosedError, match="closed"):
             use()

@@ -46,7 +46,7 @@ def test_integers_and_texts_in_labels_of_a_csv_are_an_error(files: Path) -> None
     table = files.parent / "t.csv"
     table.write_text("file,label\n" + "".join(f"{at}.bin,{at}\n" for at in range(11)))
     catalog = foreread.index(files, table=table)
-    assert [catalog.label(at) for at in range(11)] == list(range(11)) and catalog.labels == []
+    assert [catalog.label(at) for at in range(11)] == list(range(11)) and catalog.classes == []
     table.write_text(table.read_text() + "11.bin,l1\n")
     for read in (catalog.updated, lambda: foreread.index(files, table=table, label="label")):
         with pytest.raises(foreread.Error, match='integers in 11 of 12 rows, and "l1" in row 12; correct'):
@@ -86,10 +86,10 @@ def test_values_without_a_place_in_tables_are_errors(files: Path) -> None:
 
     assert (read(b"text"), read(np.int64(3)), read(datetime.date(2026, 1, 2)), read(pd.NA)) == ("text", 3, "2026-01-02", None)
     for value, why in ((b"\xff\x00", "row 1 has bytes that are no UTF-8"), (object(), "a object has no place"), ({1, 2}, "a set has")):
-        with pytest.raises(foreread.ConfigError, match=why):
+        with pytest.raises(foreread.errors.ConfigError, match=why):
             read(value)
     for table, why in (([], "has no rows"), (pd.Series(["0.bin"]), "a Series is one column")):
-        with pytest.raises(foreread.ConfigError, match=why):
+        with pytest.raises(foreread.errors.ConfigError, match=why):
             foreread.index(files, table=table)
     lines = files.parent / "t.jsonl"
     for text, why in (
@@ -109,10 +109,10 @@ def test_values_without_a_place_in_tables_are_errors(files: Path) -> None:
 def test_column_of_the_name_label_has_the_labels(files: Path) -> None:
     table = [{"file": "0.bin", "label": "a"}, {"file": "1.bin", "label": "b"}]
     catalog = foreread.index(files, table=table, classes=["b", "a"])
-    assert (catalog.labels, catalog.label(0), catalog.label(1)) == (["b", "a"], 1, 0)
-    assert foreread.index(files, table=table).labels == ["a", "b"]
+    assert (catalog.classes, catalog.label(0), catalog.label(1)) == (["b", "a"], 1, 0)
+    assert foreread.index(files, table=table).classes == ["a", "b"]
     none = foreread.index(files, table=table, classes=[])
-    assert (none.labels, none.label(0), none.value_names) == ([], None, [])
+    assert (none.classes, none.label(0), none.value_names) == ([], None, [])
     with pytest.raises(foreread.Error, match="1 of 2 rows have no label"):
         foreread.index(files, table=[table[0], {"file": "1.bin", "label": None}])
     with pytest.raises(foreread.Error, match="classes= needs label="):
@@ -136,7 +136,7 @@ def test_missing_labels_and_skipped_rows_are_reported(tmp_path: Path, caplog: py
     # The first sample of this part has no label, and others have.
     parts = catalog.select([1, 0]).random_split([0.5, 0.5], stratify=True)
     assert sorted(len(part) for part in parts) == [1, 1]
-    with pytest.raises(foreread.ConfigError, match=r"sample 1 \(.*\) has no label"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"sample 1 \(.*\) has no label"):
         list(DataLoader(catalog, batch_size=2, shuffle=False, decode=lambda _: 1))
 
 
@@ -189,7 +189,7 @@ def test_values_in_worker_processes_are_a_named_error(files: Path) -> None:
     dataset = Dataset(catalog, decode=_value)
     try:
         loader = wrap(torch.utils.data.DataLoader(dataset, num_workers=1))
-        with pytest.raises(foreread.ConfigError, match="without its values and fields"):
+        with pytest.raises(foreread.errors.ConfigError, match="without its values and fields"):
             next(iter(loader))
     finally:
         dataset.close()

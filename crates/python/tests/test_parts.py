@@ -144,7 +144,7 @@ def test_groups_are_those_of_a_dictionary(tmp_path: Path, seed: int) -> None:
     samples = [(int(at), *sample[1:]) for at, sample in zip(numbers_of(catalog), samples, strict=True)]
 
     def fields(sample: Any) -> tuple[tuple[str, bytes], ...]:
-        return tuple((name, bytes(sample.field(name))) for name in sample.fields())
+        return tuple((name, bytes(sample.field(name))) for name in sample.field_names)
 
     check_reads(catalog, samples, draw, seed, extra=fields)
 

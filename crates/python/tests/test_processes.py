@@ -132,7 +132,7 @@ def test_process_exits_with_its_code_during_a_run(
         f"""
         import contextlib, os, signal, sys, threading, foreread
         def drain():
-            with contextlib.suppress(foreread.ClosedError):
+            with contextlib.suppress(foreread.errors.ClosedError):
                 while True:
                     next(loader)
         loader = foreread.Loader(sys.argv[1], batch_size=4, disk=sys.argv[2], memory="1MiB", look_ahead="1KiB")
@@ -189,7 +189,7 @@ def test_forked_child_gets_an_error_and_exits_cleanly(directory: Path) -> None:
             for use in (lambda: next(loader), loader.state, loader.report, loader.close, loader.step_done):
                 try:
                     use()
-                except foreread.ForkError as error:
+                except foreread.errors.ForkError as error:
                     assert isinstance(error, RuntimeError) and "forked" in str(error), error
                 else:
                     raise AssertionError(use)
@@ -225,7 +225,7 @@ def test_forked_child_refuses_its_parents_transform_threads(directory: Path) -> 
         if child == 0:
             try:
                 list(batches)
-            except foreread.ForkError as error:
+            except foreread.errors.ForkError as error:
                 os._exit(7 if "create the loader in the child" in str(error) else 8)
             os._exit(9)
         _, status = os.waitpid(child, 0)

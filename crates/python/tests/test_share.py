@@ -133,14 +133,14 @@ def test_client_gets_the_sources_samples(directory: Path) -> None:
 def test_failing_requests_report_the_cause(directory: Path) -> None:
     with Source(directory) as source:
         client = foreread.ShareClient(source.share())
-        with pytest.raises(foreread.ConfigError, match="sample 100") as raised:
+        with pytest.raises(foreread.errors.ConfigError, match="sample 100") as raised:
             client.get(100)
         assert raised.value.sample_id == 100
         with pytest.raises(OverflowError):
             client.get(-1)
         with pytest.raises(TypeError):
             client.get("7")  # type: ignore[arg-type]
-        with pytest.raises(foreread.ConfigError, match="pets"):
+        with pytest.raises(foreread.errors.ConfigError, match="pets"):
             client.call("pets")
         with pytest.raises(ValueError, match="65270"):
             client.call("report", bytes(100_000))
@@ -148,14 +148,14 @@ def test_failing_requests_report_the_cause(directory: Path) -> None:
         with pytest.raises(FileNotFoundError, match="sample 3 cannot be read"):
             client.get_many([2, 3, 4])
         assert bytes(client.get(2)) == content(2)
-    with pytest.raises(foreread.ClosedError, match="the main process is gone"):
+    with pytest.raises(foreread.errors.ClosedError, match="the main process is gone"):
         client.get(2)
-    with pytest.raises(foreread.ClosedError):
+    with pytest.raises(foreread.errors.ClosedError):
         source.share()
     with pytest.raises(ValueError, match="invalid address"):
         foreread.ShareClient("tmp/socket").get(1)
     with Source(directory) as source:
-        with pytest.raises(foreread.ConfigError, match="shared_memory"):
+        with pytest.raises(foreread.errors.ConfigError, match="shared_memory"):
             source.share(shared_memory="much")
         with pytest.raises(TypeError, match="shared_memory"):
             source.share(shared_memory=1.5)  # type: ignore[arg-type]

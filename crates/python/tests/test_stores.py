@@ -61,7 +61,7 @@ def test_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest
         assert sorted(seen) == sorted([*range(100), *range(100)])
         assert report["origin_requests"] - report["retried"] - report["hedged"] == 100
         (directory / paths[7]).unlink()
-        with pytest.raises(foreread.NotFoundError, match=paths[7].replace(".", r"\.")):
+        with pytest.raises(foreread.errors.NotFoundError, match=paths[7].replace(".", r"\.")):
             list(foreread.Loader(catalog, batch_size=8, epochs=1))
     finally:
         server.shutdown()
@@ -72,7 +72,7 @@ def test_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest
 def check(url: str) -> None:
     """Indexes and loads the files of `directory` in a store."""
     catalog = foreread.index(url)
-    assert len(catalog) == 100 and catalog.labels == [f"class{number}" for number in range(4)]
+    assert len(catalog) == 100 and catalog.classes == [f"class{number}" for number in range(4)]
     with foreread.Loader(catalog, batch_size=8, epochs=2, seed=0, memory="1MiB") as loader:
         seen = [sample.id for batch in loader for sample in batch if bytes(sample) == content(sample.id)]
     assert sorted(seen) == sorted([*range(100), *range(100)])
@@ -201,7 +201,7 @@ def test_hub_is_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
         monkeypatch.setenv("HF_TOKEN", "secret")
         catalog = foreread.index("hf://datasets/me/set@v1/data", exclude="**/a b*")
-        assert len(catalog) == 100 and catalog.labels == [f"class{number}" for number in range(4)]
+        assert len(catalog) == 100 and catalog.classes == [f"class{number}" for number in range(4)]
         with foreread.Loader(catalog, batch_size=8, epochs=2, seed=0, memory="1MiB") as loader:
             found = [sample.id for batch in loader for sample in batch if bytes(sample) == content(sample.id)]
         assert sorted(found) == sorted([*range(100), *range(100)])
@@ -211,7 +211,7 @@ def test_hub_is_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # The token is for the Hub, and not for the store that it redirects to.
         assert {token for path, token in seen if not path.startswith("/store/")} == {"Bearer secret"}
         assert {token for path, token in seen if path.startswith("/store/")} == {None}
-        with pytest.raises(foreread.NotFoundError):
+        with pytest.raises(foreread.errors.NotFoundError):
             foreread.index("hf://datasets/me/none@v1/data")
     finally:
         server.shutdown()

@@ -73,7 +73,7 @@ FORMS = ("csv", "tsv", "csv.gz", "jsonl", "json", "parquet", "feather", "arrow")
 def check(catalog: foreread.Catalog, table: list[dict[str, Any]]) -> None:
     """The catalog, and the samples that a loader reads, are the table's rows."""
     names = sorted({row["kind"] for row in table})
-    assert len(catalog) == len(table) and catalog.labels == names
+    assert len(catalog) == len(table) and catalog.classes == names
     with foreread.Loader(catalog, batch_size=5, epochs=1, sampler="sequential") as loader:
         samples = [sample for batch in loader for sample in batch]
     assert [sample.id for sample in samples] == list(range(len(table)))
@@ -82,7 +82,7 @@ def check(catalog: foreread.Catalog, table: list[dict[str, Any]]) -> None:
         assert bytes(sample) == content(row["number"])
         assert sample.label == catalog.label(at) == names.index(row["kind"]) and sample.label_name == row["kind"]
         for name in ("caption", "weight", "number", "split"):
-            assert sample[name] == sample.value(name) == catalog.value(at, name) == row[name]
+            assert sample[name] == catalog.value(at, name) == row[name]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -117,10 +117,10 @@ def test_classes_are_those_of_the_whole_table(directory: Path) -> None:
     filters = [("split", "==", "train"), ("kind", "in", ["dog", "tree"])]
     catalog = foreread.index(directory, table=table, path="file", label="kind", columns=["number"], filters=filters)
     assert [catalog.value(at, "number") for at in range(len(catalog))] == [row["number"] for row in chosen]
-    assert catalog.labels == ["cat", "dog", "tree"] and catalog.value_names == ["number"]
-    assert [catalog.label(at) for at in range(len(catalog))] == [catalog.labels.index(row["kind"]) for row in chosen]
+    assert catalog.classes == ["cat", "dog", "tree"] and catalog.value_names == ["number"]
+    assert [catalog.label(at) for at in range(len(catalog))] == [catalog.classes.index(row["kind"]) for row in chosen]
     named = foreread.index(directory, table=table, path="file", label="kind", classes=["tree", "eel", "dog", "cat"])
-    assert named.labels == ["tree", "eel", "dog", "cat"] and named.label(0) == named.labels.index(table[0]["kind"])
+    assert named.classes == ["tree", "eel", "dog", "cat"] and named.label(0) == named.classes.index(table[0]["kind"])
     either = foreread.index(directory, table=table, path="file", filters=[[("number", "<", 10)], [("number", ">=", 90)]])
     assert len(either) == sum(row["number"] < 10 or row["number"] >= 90 for row in table)
 
@@ -132,7 +132,7 @@ def test_labels_may_be_numbers_and_lists(directory: Path) -> None:
         table = pa.table({"path": files, "y": values})
         catalog = foreread.index(directory, table=table, label="y")
         assert np.array_equal([catalog.label(at) for at in range(4)], values)
-        assert catalog.labels == []
+        assert catalog.classes == []
 
 
 # semantics: SAMPLE-25
@@ -155,7 +155,7 @@ def test_rows_may_repeat_files_and_be_parts_of_them(directory: Path) -> None:
 def test_missing_files_are_counted_and_named(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = rows(6)
     table[1]["file"], table[4]["file"] = "class0/none.bin", "nowhere/x.bin"
-    with pytest.raises(foreread.ConfigError, match=r"2 of 6 rows .*: row 2 \(class0/none.bin\), row 5 .*on_missing='skip'"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"2 of 6 rows .*: row 2 \(class0/none.bin\), row 5 .*on_missing='skip'"):
         foreread.index(directory, table=table, path="file", label="kind")
     catalog = foreread.index(directory, table=table, path="file", label="kind", on_missing="skip")
     assert [catalog.path(at) for at in range(len(catalog))] == [table[at]["file"] for at in (0, 2, 3, 5)]
@@ -225,9 +225,9 @@ def test_location_may_be_left_out(directory: Path, monkeypatch: pytest.MonkeyPat
     absolute = [row | {"file": str(directory / row["file"])} for row in table]
     catalog = foreread.index(table=absolute, path="file", label="kind")
     assert [str(Path(catalog.base_url) / catalog.path(at)) for at in range(3)] == [row["file"] for row in absolute]
-    with pytest.raises(foreread.ConfigError, match="no location in common"):
+    with pytest.raises(foreread.errors.ConfigError, match="no location in common"):
         foreread.index(table=table, path="file")
-    with pytest.raises(foreread.ConfigError, match="train.csv is a table .* table="):
+    with pytest.raises(foreread.errors.ConfigError, match="train.csv is a table .* table="):
         foreread.index(of_table)
 
 
@@ -257,13 +257,13 @@ def test_files_of_a_bucket_are_listed_once_or_not_at_all(directory: Path, monkey
         assert requests == []
         urls = [row | {"file": f"{url}/{row['file']}"} for row in table]
         assert [sized.size(at) for at in range(80)] == [catalog.size(at) for at in range(80)]
-        assert foreread.index(table=urls, path="file", label="kind", columns=["number"]).labels == catalog.labels
+        assert foreread.index(table=urls, path="file", label="kind", columns=["number"]).classes == catalog.classes
         for one in (catalog, sized):
             with foreread.Loader(one, batch_size=16, epochs=1, seed=3) as loader:
                 for batch in loader:
                     for sample in batch:
                         assert bytes(sample) == content(sample["number"])
-        with pytest.raises(foreread.ConfigError, match=r"1 of 81 rows .*row 81 \(class9/1.bin\)"):
+        with pytest.raises(foreread.errors.ConfigError, match=r"1 of 81 rows .*row 81 \(class9/1.bin\)"):
             foreread.index(url, table=[*table, table[0] | {"file": "class9/1.bin"}], path="file")
 
 
@@ -287,7 +287,7 @@ def test_orders_of_tables_are_those_of_numpy(directory: Path, seed: int) -> None
     model = frame[frame["part"] == 1].reset_index(drop=True)
     names = sorted(frame["y"].unique()) if seed % 2 == 0 else []
     catalog = foreread.index(directory, table=frame, label="y", filters=[("part", "==", 1)])
-    assert len(catalog) == len(model) and catalog.labels == names
+    assert len(catalog) == len(model) and catalog.classes == names
     world = int(draw.choice([1, 2, 4]))
     found: list[int] = []
     for rank in range(world):
@@ -326,12 +326,12 @@ def test_samples_of_several_files_have_fields(tmp_path: Path, how: str) -> None:
     catalog = foreread.index(tmp_path / "data", **arguments)
     catalog.save(tmp_path / "c.foreread")
     for one in (catalog, foreread.Catalog.open(tmp_path / "c.foreread")):
-        assert len(one) == 20 and one.labels == ["k0", "k1", "k2"]
+        assert len(one) == 20 and one.classes == ["k0", "k1", "k2"]
         with foreread.Loader(one, batch_size=6, epochs=2, seed=5) as loader:
             for batch in loader:
                 for sample in batch:
                     number = int(Path(sample.path).stem)
-                    assert sample.fields() == ["image", "mask"] and sample.label == number % 3
+                    assert sample.field_names == ["image", "mask"] and sample.label == number % 3
                     assert bytes(sample["image"]) == f"image {number}".encode() * 3
                     assert bytes(sample["mask"]) == (b"" if number == numbers[3] else f"mask {number}".encode() * 3)
                     assert how != "table" or sample["n"] == number
@@ -339,7 +339,7 @@ def test_samples_of_several_files_have_fields(tmp_path: Path, how: str) -> None:
         assert [catalog.value(at, "n") for at in range(20)] == numbers
     gone = tmp_path / "data" / (table[5]["msk"])
     gone.unlink()
-    with pytest.raises(foreread.ConfigError, match=r"1 of 20 .*on_missing='skip'"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"1 of 20 .*on_missing='skip'"):
         foreread.index(tmp_path / "data", **arguments)
     assert len(foreread.index(tmp_path / "data", **arguments, on_missing="skip")) == 19
 
@@ -369,7 +369,7 @@ def test_parts_of_a_dataset_are_its_samples(directory: Path, tmp_path: Path, kin
     whole = read(catalog)
     chosen = random.Random(2).sample(range(100), 30)
     part = catalog.select(chosen)
-    assert read(part) == [whole[at] for at in chosen] and part.labels == catalog.labels
+    assert read(part) == [whole[at] for at in chosen] and part.classes == catalog.classes
     assert read(part.select([3, -1, 3])) == [whole[chosen[at]] for at in (3, 29, 3)]
     even = catalog.filter(lambda row: row["index"] % 2 == 0)
     assert read(even) == whole[::2]
@@ -384,7 +384,7 @@ def test_parts_of_a_dataset_are_its_samples(directory: Path, tmp_path: Path, kin
     for wrong, why in (([100], "no sample 100"), ([], "no samples"), ([True], "mask"), (["a"], "integers")):
         with pytest.raises((foreread.Error, IndexError, TypeError), match=why):
             catalog.select(wrong)
-    with pytest.raises(foreread.ConfigError, match="3 values for 100"):
+    with pytest.raises(foreread.errors.ConfigError, match="3 values for 100"):
         catalog.filter([True, False, True])
     with pytest.raises(TypeError, match="select"):
         catalog.filter([0, 1])
@@ -401,7 +401,7 @@ def test_groups_stay_together_and_labels_keep_their_shares(directory: Path) -> N
     for kind in range(3):
         counts = [sum(part.label(at) == kind for at in range(len(part))) for part in parts]
         assert abs(counts[0] - 0.7 * sum(counts)) <= 0.5
-    with pytest.raises(foreread.ConfigError, match="group= names the value 'none'|group= names the value \"none\""):
+    with pytest.raises(foreread.errors.ConfigError, match="group= names the value 'none'|group= names the value \"none\""):
         catalog.random_split([0.5, 0.5], group="none")
 
 
@@ -445,11 +445,11 @@ def test_batches_of_tables_are_images_and_labels_or_dicts(tmp_path: Path) -> Non
         assert batch["image"][:, 0, 0, 0].tolist() == batch["n"].tolist() and batch["age"].tolist() == [n / 2 for n in batch["n"].tolist()]
         found += batch["n"].tolist()
     assert found == order
-    with pytest.raises(foreread.ConfigError, match="no value 'none', but age, caption, n"):
+    with pytest.raises(foreread.errors.ConfigError, match="no value 'none', but age, caption, n"):
         DataLoader(catalog, columns=["none"])
     table[3]["age"] = None
     missing = foreread.index(tmp_path, table=table, path="file")
-    with pytest.raises(foreread.ConfigError, match=r"sample 3 \(03.png\) has no value 'age': choose rows"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"sample 3 \(03.png\) has no value 'age': choose rows"):
         list(DataLoader(missing, 12, transform=tensor, columns=["age"], epochs=1))
 
 
@@ -497,7 +497,7 @@ def test_two_parts_of_a_batch_with_one_name_are_refused(tmp_path: Path) -> None:
             (tmp_path / "d" / folder).mkdir(parents=True, exist_ok=True)
             (tmp_path / "d" / folder / row["file"]).write_bytes((tmp_path / row["file"]).read_bytes())
     paths = {"image": "./images", "label": "labels/"}
-    with pytest.raises(foreread.ConfigError, match="two parts of a sample have the name 'label'"):
+    with pytest.raises(foreread.errors.ConfigError, match="two parts of a sample have the name 'label'"):
         DataLoader(foreread.index(tmp_path / "d", path=paths))
     catalog = foreread.index(tmp_path / "d", path=paths, classes=[])
     (batch,) = DataLoader(catalog, 2, shuffle=False, epochs=1, transform=lambda one: {name: tensor(one[name]) for name in one})
@@ -508,12 +508,12 @@ def test_two_parts_of_a_batch_with_one_name_are_refused(tmp_path: Path) -> None:
 def test_values_keep_their_types(directory: Path) -> None:
     files = [row["file"] for row in rows(4)]
     categories = foreread.index(directory, table=pd.DataFrame({"file": files, "y": pd.Categorical([2, 10, 2, 3])}), label="y")
-    assert [categories.label(at) for at in range(4)] == [2, 10, 2, 3] and categories.labels == []
+    assert [categories.label(at) for at in range(4)] == [2, 10, 2, 3] and categories.classes == []
     long = "file,id\n" + "".join(f"{file},1234567890123456789{at}\n" for at, file in enumerate(files))
     (directory / "long.csv").write_text(long)
     ids = foreread.index(directory, table=directory / "long.csv")
     assert [ids.value(at, "id") for at in range(4)] == [f"1234567890123456789{at}" for at in range(4)]
-    with pytest.raises(foreread.ConfigError, match="12345678901234567890 is longer than 64 bits"):
+    with pytest.raises(foreread.errors.ConfigError, match="12345678901234567890 is longer than 64 bits"):
         foreread.index(directory, table=[{"file": files[0], "id": 12345678901234567890}, {"file": files[1], "id": 0.5}])
     draw = random.Random(5)
     floats = [{"file": files[at % 4], "x": draw.random()} for at in range(500)]
@@ -541,7 +541,7 @@ def test_ambiguous_tables_are_named_errors(directory: Path) -> None:
         (pa.table({"file": files, "s": [3, 0], "n": [0, 2]}), {"start": "s", "length": "n"}, "or have no bytes"),
         ([{"file": files[0], "x": float("inf")}], {}, "infinite"),
     ):
-        with pytest.raises(foreread.ConfigError) as raised:
+        with pytest.raises(foreread.errors.ConfigError) as raised:
             foreread.index(directory, table=table, **arguments)
         assert why in str(raised.value)
 
@@ -556,7 +556,7 @@ def test_parts_are_exact_or_named_errors(directory: Path) -> None:
         ([1.0, 0.0], {}, "part 2 of the split, with a share of 0, has no sample of 100 in 100 groups"),
         ([0.2] * 4 + [0.1, 0.1], {"group": "patient"}, "has no sample of 100 in 5 groups"),
     ):
-        with pytest.raises(foreread.ConfigError, match=why):
+        with pytest.raises(foreread.errors.ConfigError, match=why):
             catalog.random_split(lengths, **arguments)
 
 
@@ -566,7 +566,7 @@ def test_files_of_rare_fields_are_named(tmp_path: Path) -> None:
         (tmp_path / f"{number}.png").write_bytes(b"x")
         (tmp_path / f"{number}.cls").write_bytes(b"1")
     (tmp_path / "0.json").write_bytes(b"{}")
-    with pytest.raises(foreread.ConfigError, match=r"1 files are of fields that most samples lack: 0.json; .*exclude="):
+    with pytest.raises(foreread.errors.ConfigError, match=r"1 files are of fields that most samples lack: 0.json; .*exclude="):
         foreread.index(tmp_path, group="stem")
     assert len(foreread.index(tmp_path, group="stem", exclude="*.json")) == 4
     assert len(foreread.index(tmp_path, group="stem", on_missing="skip")) == 4
@@ -620,7 +620,7 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
     with foreread.Loader(catalog, batch_size=6, epochs=2, seed=2) as loader:
         for sample in (sample for batch in loader for sample in batch):
             at = rows[sample.id]
-            assert sample.fields() == ["image", "mask"] and sample.label == at % 3
+            assert sample.field_names == ["image", "mask"] and sample.label == at % 3
             assert (bytes(sample["image"]), bytes(sample["mask"])) == (picture("RGB", at), picture("L", at))
             assert (sample["caption"], sample["weight"]) == (None if at == 9 else f"caption {at % 7}", at / 4)
     # Parts of structs have the names of their paths.
@@ -644,7 +644,7 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
     for wrong, why in (({"columns": ["none"]}, "no column"), ({"columns": ["pairs"]}, "neither numbers nor texts"), ({"field": ["mask", "mask"]}, "each once")):
         with pytest.raises(foreread.Error, match=why):
             foreread.index(path, **{"field": "image", **wrong})
-    with pytest.raises(foreread.ConfigError, match="columns"):
+    with pytest.raises(foreread.errors.ConfigError, match="columns"):
         foreread.index(tmp_path, format="files", columns=["caption"])
 
 
@@ -753,7 +753,7 @@ def test_inventory_stands_for_a_listing(directory: Path, tmp_path: Path, monkeyp
         assert rows[0] == rows[1] and len(rows[0]) == 101
         assert catalog.fingerprint == plain.fingerprint
         some = foreread.index(url, inventory=place, include="class2/*")
-        assert len(some) == 25 and some.labels == [f"class{number}" for number in range(4)]
+        assert len(some) == 25 and some.classes == [f"class{number}" for number in range(4)]
         with foreread.Loader(catalog, batch_size=16, epochs=1) as loader:
             for sample in (sample for batch in loader for sample in batch):
                 assert bytes(sample) == (root / "train" / sample.path).read_bytes()
@@ -807,7 +807,7 @@ def test_frame_of_polars_is_a_table(directory: Path) -> None:
     rows = {"file": [f"class{at // 25}/{at:03}.bin" for at in range(100)], "kind": [f"k{at % 3}" for at in range(100)]}
     frame = polars.DataFrame({**rows, "x": [[at, -at] for at in range(100)]}, schema_overrides={"kind": polars.Categorical})
     catalog = foreread.index(directory, table=frame, path="file", label="kind")
-    assert catalog.labels == ["k0", "k1", "k2"]
+    assert catalog.classes == ["k0", "k1", "k2"]
     with foreread.Loader(catalog.select([7, 90]), batch_size=2, epochs=1, sampler="sequential") as loader:
         (batch,) = loader
         assert [(bytes(sample), sample.label, list(sample["x"])) for sample in batch] == [

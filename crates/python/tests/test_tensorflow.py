@@ -100,9 +100,9 @@ def test_start_epoch_is_the_first(directory: Path) -> None:
     data = foreread.tf.dataset(str(directory), 8, seed=3, start_epoch=2)
     assert ours(data) == theirs(list(paths(directory, 3, 8, seed=3))[2])
     data.foreread.close()
-    with pytest.raises(foreread.ConfigError, match="start_epoch"):
+    with pytest.raises(foreread.errors.ConfigError, match="start_epoch"):
         foreread.tf.dataset(str(directory), 8, start_epoch=-1)
-    with pytest.raises(foreread.ConfigError, match="start_epoch="):
+    with pytest.raises(foreread.errors.ConfigError, match="start_epoch="):
         foreread.tf.dataset(str(directory), 8, resume="x")
 
 
@@ -171,9 +171,9 @@ def test_function_of_a_sample_makes_arrays(directory: Path) -> None:
         [[float(path.stat().st_size), 1.0] for path in batch] for batch in drawn
     ]
     data.foreread.close()
-    with pytest.raises(foreread.ConfigError, match="decode to one shape"):
+    with pytest.raises(foreread.errors.ConfigError, match="decode to one shape"):
         foreread.tf.dataset(str(directory), 8, decode=lambda sample: np.frombuffer(sample, np.uint8))
-    with pytest.raises(foreread.ConfigError, match="no batch"):
+    with pytest.raises(foreread.errors.ConfigError, match="no batch"):
         foreread.tf.dataset(str(directory), 8, decode="image")
 
 
@@ -352,7 +352,7 @@ def test_shuffle_off_is_the_order_of_the_catalog(directory: Path) -> None:
     files = [path.read_bytes() for path in sorted(directory.glob("*/*"))]
     assert [one for batch in data.as_numpy_iterator() for one in batch] == files
     data.foreread.close()
-    with pytest.raises(foreread.ConfigError, match="contradicts sampler='torch'"):
+    with pytest.raises(foreread.errors.ConfigError, match="contradicts sampler='torch'"):
         foreread.tf.dataset(str(directory), 8, shuffle=False, sampler="torch")
 
 
@@ -384,9 +384,9 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
     found = [(text, label) for texts, labels in data.as_numpy_iterator() for text, label in zip(texts, labels)]
     assert found == [(b"text %d" % number, number % 3) for number in range(10)]
     data.foreread.close()
-    with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, txt\)"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"several fields \(cls, txt\)"):
         foreread.tf.dataset(str(tmp_path), 4)
-    with pytest.raises(foreread.ConfigError, match="fields cls, txt"):
+    with pytest.raises(foreread.errors.ConfigError, match="fields cls, txt"):
         foreread.tf.dataset(str(tmp_path), 4, field="jpg")
     data = foreread.tf.dataset(str(tmp_path), 4, field="cls", labels="txt")
     with pytest.raises(tf.errors.OpError, match="no integer"):
@@ -396,7 +396,7 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
 
 def test_dataset_without_labels_refuses_them(tmp_path: Path) -> None:
     (tmp_path / "one.bin").write_bytes(b"one")
-    with pytest.raises(foreread.ConfigError, match="no labels"):
+    with pytest.raises(foreread.errors.ConfigError, match="no labels"):
         foreread.tf.dataset(str(tmp_path), 8, labels=True)
     data = foreread.tf.dataset(str(tmp_path), 8)
     assert list(data.as_numpy_iterator())[0].tolist() == [b"one"]

@@ -116,6 +116,46 @@ def test_quoted_errors_exist() -> None:
     assert not missing
 
 
+# ---- features of the crate ----
+
+CRATE = ROOT / "crates" / "foreread"
+
+#: Where features are described.
+FEATURES = [ROOT / "docs" / "rust.md", CRATE / "src" / "lib.rs"]
+
+
+def features() -> dict[str, list[str]]:
+    """The features of the crate, and those that each brings in."""
+    known: dict[str, list[str]] = tomllib.loads((CRATE / "Cargo.toml").read_text())["features"]
+    return {name: parts for name, parts in known.items() if name != "default"}
+
+
+@pytest.mark.parametrize("document", FEATURES, ids=name)
+def test_table_of_features_is_that_of_the_crate(document: Path) -> None:
+    rows = re.findall(r"^(?://! )?\| (`[^|]+`) \| ([^|]+) \|$", document.read_text(), re.MULTILINE)
+    described = {feature: meaning for names, meaning in rows for feature in re.findall(r"`([^`]+)`", names)}
+    known = features()
+    assert sorted(described) == sorted(known)
+    profiles = {feature: parts for feature, parts in known.items() if all(part in known for part in parts)}
+    assert {"cloud", "hpc"} <= set(profiles)
+    for feature, parts in profiles.items():
+        assert described[feature] == " and ".join(f"`{part}`" for part in parts)
+
+
+def test_dependency_of_the_guide_exists() -> None:
+    (code,) = re.findall(r"^```toml\n(.*?)^```$", (ROOT / "docs" / "rust.md").read_text(), re.MULTILINE | re.DOTALL)
+    dependency = tomllib.loads(code)["dependencies"]["foreread"]
+    version: str = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    assert version.startswith(f"{dependency['version']}.") and set(dependency["features"]) <= set(features())
+
+
+def test_named_features_exist() -> None:
+    texts = [path.read_text() for path in [*DOCUMENTS, *(CRATE / "src").rglob("*.rs")]]
+    # A comment may be wrapped between the words.
+    found = {one for text in texts for one in re.findall(r"[Ff]eatures?\s+(?:///?/? |//! )?`([\w-]+)`", text)}
+    assert len(found) > 3 and found <= set(features())
+
+
 # ---- figures ----
 
 

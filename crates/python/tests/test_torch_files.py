@@ -100,11 +100,11 @@ def test_hidden_image_of_image_folder_is_named(own: Path, make: Any) -> None:
     (own / "class0" / ".DS_Store").write_bytes(b"x")
     made()
     shutil.copy(next((own / "class0").glob("*.png")), own / "class1" / "._a.PNG")
-    with pytest.raises(foreread.ConfigError, match=r"class1/\._a\.PNG is hidden.*ImageFolder would include it"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"class1/\._a\.PNG is hidden.*ImageFolder would include it"):
         made()
     (own / "class1" / "._a.PNG").unlink()
     shutil.copytree(own / "class0", own / ".class", ignore=shutil.ignore_patterns(".*"))
-    with pytest.raises(foreread.ConfigError, match=r"/\.class/\d+\.png is hidden"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"/\.class/\d+\.png is hidden"):
         make(own)
     with foreread.Source(own) as source:
         Dataset(source.catalog).close()
@@ -165,7 +165,7 @@ def test_concatenated_foreread_datasets_are_wrapped(tmp_path: Path, images: Path
         for dataset in (one, two):
             direct = dataset.engine.source.report()["direct"]
             assert not any(tier.get("samples") for tier in direct.values())
-    with pytest.raises(foreread.ConfigError, match="use it for all of them"):
+    with pytest.raises(foreread.errors.ConfigError, match="use it for all of them"):
         served(make(ConcatDataset([Dataset(images), image_folder(root)])))
 
 

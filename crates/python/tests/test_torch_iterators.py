@@ -156,7 +156,7 @@ def test_read_error_stays_an_error(images: Path, tmp_path: Path, workers: int) -
         iterator = iter(loader)
         assert len([next(iterator) for _ in range(7)]) == 7
         for _ in range(3):
-            with pytest.raises(foreread.NotFoundError):
+            with pytest.raises(foreread.errors.NotFoundError):
                 next(iterator)
         assert position(loader) == (0, 28)
 
@@ -171,7 +171,7 @@ def test_nested_loops_resume_after_an_interrupt(images: Path, folder: Any) -> No
         with pytest.raises(KeyboardInterrupt):
             for batch in inner:
                 found.append(batch)
-        with pytest.raises(foreread.ClosedError, match="one epoch is read at a time"):
+        with pytest.raises(foreread.errors.ClosedError, match="one epoch is read at a time"):
             next(outer)
         assert_same(found + list(inner), batches(Plain(folder, 8)))
 
@@ -218,7 +218,7 @@ def test_look_at_one_batch_uses_up_no_epoch(images: Path, folder: Any, workers: 
                 # The caller may change what it has got.
                 look[0].zero_()
             assert_same(batches(ours), batches(theirs))
-        with pytest.raises(foreread.ConfigError, match="no epoch 2"):
+        with pytest.raises(foreread.errors.ConfigError, match="no epoch 2"):
             next(iter(ours))
         report = ours._native.report()
         assert report["origin_requests"] <= 2 * SAMPLES, "a look does not read again"
@@ -256,7 +256,7 @@ def test_copying_names_the_remedy(images: Path, work: Any) -> None:
 def test_dataset_in_python_is_refused_with_wrap(folder: Any) -> None:
     for source in (Subset(folder, range(9)), TensorDataset(torch.arange(3)), Plain(folder, 8)):
         for kind in (DataLoader, Dataset):
-            with pytest.raises(foreread.ConfigError, match=r"wrap\("):
+            with pytest.raises(foreread.errors.ConfigError, match=r"wrap\("):
                 kind(source)
 
 

@@ -91,7 +91,7 @@ def test_epoch_left_early_is_over(images: Path, folder: Any) -> None:
         next(first), next(first)
         sampler.set_epoch(3)
         assert_same(batches(ours), batches(theirs))
-        with pytest.raises(foreread.ClosedError, match="one epoch is read at a time"):
+        with pytest.raises(foreread.errors.ClosedError, match="one epoch is read at a time"):
             list(first)
 
 
@@ -131,7 +131,7 @@ def test_invalid_state_is_refused(images: Path) -> None:
             with pytest.raises((foreread.Error, ValueError)):
                 loader.load_state_dict(state)  # type: ignore[arg-type]
         other = DataLoader(images, 8, seed=9)
-        with pytest.raises(foreread.StateError, match="seed is 9"):
+        with pytest.raises(foreread.errors.StateError, match="seed is 9"):
             loader.load_state_dict(other.state_dict())
         other.close()
 
@@ -167,7 +167,7 @@ def damaged(tmp_path: Path, images: Path) -> Path:
 # semantics: PY-11
 def test_corrupt_image_is_named(damaged: Path) -> None:
     with DataLoader(damaged, 8, transform=to_tensor, shuffle=False) as loader:
-        with pytest.raises(foreread.CorruptError, match=r"sample 5 \(class0/.*png\) of epoch 0 cannot be decoded"):
+        with pytest.raises(foreread.errors.CorruptError, match=r"sample 5 \(class0/.*png\) of epoch 0 cannot be decoded"):
             list(loader)
 
 
@@ -221,18 +221,18 @@ def test_function_may_decode(images: Path) -> None:
 
 
 def test_invalid_arguments_are_refused(images: Path, tmp_path: Path, folder: Any) -> None:
-    with pytest.raises(foreread.ConfigError, match="wrap"):
+    with pytest.raises(foreread.errors.ConfigError, match="wrap"):
         DataLoader(images, 4, sampler=[1, 2])
-    with pytest.raises(foreread.ConfigError, match="decode"):
+    with pytest.raises(foreread.errors.ConfigError, match="decode"):
         DataLoader(images, 4, decode="jpeg")
-    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+    with pytest.raises(foreread.errors.NotFoundError, match="nowhere"):
         DataLoader(tmp_path / "nowhere", 4)
     with pytest.raises(TypeError, match="batch_size"):
         DataLoader(images, "four")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="shuffel"):
         DataLoader(images, 4, shuffel=True)
     folder.samples = folder.samples[:50]
-    with pytest.raises(foreread.ConfigError, match="wrap"):
+    with pytest.raises(foreread.errors.ConfigError, match="wrap"):
         DataLoader(folder, 4)
 
 
@@ -245,11 +245,11 @@ def test_foreread_dataset_is_accepted(images: Path, folder: Any) -> None:
 
 
 def test_validation_set_is_refused_in_training(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(foreread.ConfigError, match="validate"):
+    with pytest.raises(foreread.errors.ConfigError, match="validate"):
         DataLoader(images, 8, validate=images)
     monkeypatch.setenv("FOREREAD_VALIDATE", str(images))
     with DataLoader(images, 8, transform=to_tensor) as loader:
-        with pytest.raises(foreread.ConfigError, match="FOREREAD_VALIDATE"):
+        with pytest.raises(foreread.errors.ConfigError, match="FOREREAD_VALIDATE"):
             for _ in range(2):
                 list(loader)
 
@@ -260,7 +260,7 @@ def test_folder_with_a_custom_loader_is_refused(images: Path, folder: Any) -> No
             return super().__getitem__(index)
 
     for data in (Own(str(images)), type(folder)(str(images), loader=len)):
-        with pytest.raises(foreread.ConfigError, match="wrap"):
+        with pytest.raises(foreread.errors.ConfigError, match="wrap"):
             DataLoader(data, 8)
     ours = Dataset(images, decode="bytes", transform=len, memory="1MiB")
     with DataLoader(ours, 8) as loader:
@@ -272,7 +272,7 @@ def test_missing_epoch_is_an_error(images: Path) -> None:
     with DataLoader(images, 8, transform=to_tensor, epochs=2) as loader:
         for _ in range(2):
             assert sum(1 for _ in loader) == 13
-        with pytest.raises(foreread.ConfigError, match="no epoch 2"):
+        with pytest.raises(foreread.errors.ConfigError, match="no epoch 2"):
             list(loader)
 
 
@@ -281,7 +281,7 @@ def test_files_other_than_images_are_named(tmp_path: Path, images: Path) -> None
 
     root = shutil.copytree(images, tmp_path / "mixed")
     (root / "class0" / "labels.csv").write_text("a,b")
-    with pytest.raises(foreread.ConfigError, match=r"class0/labels\.csv is not an image"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"class0/labels\.csv is not an image"):
         DataLoader(root, 8)
 
 
@@ -401,7 +401,7 @@ def test_good_batches_arrive_before_an_error(images: Path, tmp_path: Path) -> No
     sorted(root.rglob("*.png"))[30].unlink()
     with DataLoader(catalog, 4, shuffle=False, transform=to_tensor, num_workers=1, prefetch_factor=20) as loader:
         got = []
-        with pytest.raises(foreread.NotFoundError) as raised:
+        with pytest.raises(foreread.errors.NotFoundError) as raised:
             for _, y in loader:
                 got.append(y)
         assert len(got) == 7 and raised.value.sample_id == 30

@@ -49,7 +49,7 @@ def spoil(root: Path, numbers: Any) -> None:
 # semantics: PY-12
 def test_image_next_to_the_classes_is_named(own: Path, make: Any) -> None:
     shutil.copy(own / "class0" / "00000.png", own / "logo.png")
-    with pytest.raises(foreread.ConfigError, match=r"logo\.png is in no class's directory"):
+    with pytest.raises(foreread.errors.ConfigError, match=r"logo\.png is in no class's directory"):
         make(own)
 
 
@@ -88,7 +88,7 @@ def test_npy_files_are_their_arrays(tmp_path: Path, made: str) -> None:
 def test_files_without_a_decoder_need_a_choice(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     for make in (lambda **more: DataLoader(tmp_path, 1, **more), lambda **more: Dataset(tmp_path, **more)):
-        with pytest.raises(foreread.ConfigError, match=r"a\.wav: no decoder is known.*decode='bytes'"):
+        with pytest.raises(foreread.errors.ConfigError, match=r"a\.wav: no decoder is known.*decode='bytes'"):
             make()
         make(decode="bytes")
 
@@ -119,7 +119,7 @@ def test_undecodable_batch_is_replaced_by_an_earlier_sample(own: Path) -> None:
 def test_missing_substitute_is_an_error(own: Path) -> None:
     spoil(own, range(4))
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
-        with pytest.warns(RuntimeWarning), pytest.raises(foreread.CorruptError, match="none of the 4 samples of a batch"):
+        with pytest.warns(RuntimeWarning), pytest.raises(foreread.errors.CorruptError, match="none of the 4 samples of a batch"):
             list(loader)
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="skip") as loader:
         with pytest.warns(RuntimeWarning):
@@ -340,13 +340,13 @@ def test_workers_of_later_epochs_do_not_repeat_the_warning(images: Path, tmp_pat
 
 def test_settings_of_an_order_are_refused(images: Path, folder: Any) -> None:
     for name, value in (("generator", torch.Generator()), ("worker_init_fn", print)):
-        with pytest.raises(foreread.ConfigError, match=f"{name}: .*wrap"):
+        with pytest.raises(foreread.errors.ConfigError, match=f"{name}: .*wrap"):
             DataLoader(images, 8, **{name: value})
         DataLoader(images, 8, **{name: None}).close()
     for name, setting in (("progress", True), ("on_error", "skip"), ("epochs", 3), ("seed", 1), ("batch_size", 8), ("recall", True)):
-        with pytest.raises(foreread.ConfigError, match=f"{name}: samples are read on request"):
+        with pytest.raises(foreread.errors.ConfigError, match=f"{name}: samples are read on request"):
             wrap(Plain(folder, 8), **{name: setting})
-        with pytest.raises(foreread.ConfigError, match=name):
+        with pytest.raises(foreread.errors.ConfigError, match=name):
             Dataset(images, **{name: setting})
 
 
@@ -355,12 +355,12 @@ def test_arguments_of_the_wrong_kind_are_named(images: Path, folder: Any) -> Non
         with pytest.raises(TypeError, match=f"{name} must be a number"):
             DataLoader(images, 8, **{name: value})
     for name, value in (("num_workers", -1), ("prefetch_factor", 0)):
-        with pytest.raises(foreread.ConfigError, match=f"{name}={value}"):
+        with pytest.raises(foreread.errors.ConfigError, match=f"{name}={value}"):
             DataLoader(images, 8, **{name: value})
     for what in (None, folder, 3):
         with pytest.raises(TypeError, match="wrap.. expects a torch.utils.data.DataLoader"):
             wrap(what)  # type: ignore[arg-type]
-    with DataLoader(images, 8) as loader, pytest.raises(foreread.ConfigError, match="reads ahead already"):
+    with DataLoader(images, 8) as loader, pytest.raises(foreread.errors.ConfigError, match="reads ahead already"):
         wrap(loader)  # type: ignore[arg-type]
 
 

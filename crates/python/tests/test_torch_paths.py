@@ -185,8 +185,8 @@ def test_wrong_paths_are_named(root: Path) -> None:
     data = Opened(files, content)
     with pytest.raises(TypeError, match=r"paths: sample 0 has {'image': .*expected a path, or a list or tuple of paths"):
         served(DataLoader(data, 4), root, paths=[{"image": path} for path in files])
-    with pytest.raises(foreread.ConfigError, match="names the files of 11 samples, and the dataset has 12"):
+    with pytest.raises(foreread.errors.ConfigError, match="names the files of 11 samples, and the dataset has 12"):
         served(DataLoader(data, 4), root, paths=files[1:])
     data.samples = [{"image": path} for path in files]
-    with pytest.raises(foreread.ConfigError, match="Opened does not name its samples' files.*pass paths="):
+    with pytest.raises(foreread.errors.ConfigError, match="Opened does not name its samples' files.*pass paths="):
         served(DataLoader(data, 4), root)

@@ -80,7 +80,7 @@ def test_ranks_get_rank_0s_token_and_the_last_one_deletes_it() -> None:
 def test_process_groups_have_different_tokens() -> None:
     store = Store()
     exchange(store, [0], 0)
-    with pytest.raises(foreread.MeetingError):
+    with pytest.raises(foreread.errors.MeetingError):
         _token.exchange(store, 1, 5, TOKENS[1], 1, timeout=0.0)
 
 
@@ -93,7 +93,7 @@ def test_store_without_deletion_keeps_no_token() -> None:
 # semantics: RANK-33
 def test_rank_without_rank_0_fails_with_the_remedy() -> None:
     error = "rank 3 got no token from rank 0 .* within 0 s: .*same loaders in the same order.*FOREREAD_TOKEN"
-    with pytest.raises(foreread.MeetingError, match=error):
+    with pytest.raises(foreread.errors.MeetingError, match=error):
         _token.exchange(Store(), 3, 5, TOKENS[3], 0, timeout=0.0)
 
 
@@ -101,7 +101,7 @@ def test_rank_without_rank_0_fails_with_the_remedy() -> None:
 # semantics: RANK-33
 def test_failing_store_is_named_with_the_remedy(rank: int) -> None:
     error = rf"rank {rank} cannot pass .* torch's store: Connection reset by peer; .*foreread token"
-    with pytest.raises(foreread.MeetingError, match=error):
+    with pytest.raises(foreread.errors.MeetingError, match=error):
         _token.exchange(Broken(), rank, 5, TOKENS[rank], 0)
 
 

@@ -197,9 +197,9 @@ def test_paths_may_be_given(images: Path) -> None:
                 return len(file.read()), index
 
     data = Numbers()
-    with pytest.raises(foreread.ConfigError, match="paths="):
+    with pytest.raises(foreread.errors.ConfigError, match="paths="):
         served(DataLoader(data, 8), root=images)
-    with pytest.raises(foreread.ConfigError, match="root="):
+    with pytest.raises(foreread.errors.ConfigError, match="root="):
         served(DataLoader(data, 8), paths=data.files)
     for workers in (0, 2):
         with served(DataLoader(data, 8, num_workers=workers), root=images, paths=data.files) as ours:
@@ -213,10 +213,10 @@ def test_unsupported_loaders_are_refused(folder: Any, tmp_path: Path) -> None:
         def __iter__(self) -> Iterator[int]:
             yield 1
 
-    with pytest.raises(foreread.ConfigError, match="IterableDataset"):
+    with pytest.raises(foreread.errors.ConfigError, match="IterableDataset"):
         served(DataLoader(Stream(), 8))
     (tmp_path / "one").write_text("1")
-    with pytest.raises(foreread.ConfigError, match="none of the dataset's"):
+    with pytest.raises(foreread.errors.ConfigError, match="none of the dataset's"):
         served(DataLoader(folder, 8), root=tmp_path)
 
 

@@ -1,5 +1,6 @@
 //! Settings as typed values.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use foreread::{Config, Deal, Disk, Format, OnError, Result};
 
 use crate::calibration;
 use crate::knobs::Knobs;
+use crate::table::{KNOBS, Knob, find_knob};
 
 /// Converts settings to their types. Unset ones stay as in [`Config::default`].
 ///
@@ -19,36 +21,11 @@ use crate::knobs::Knobs;
 /// setting and its source.
 pub fn config(knobs: &Knobs) -> Result<Config> {
     let mut config = Config::default();
-    let dealt = knobs.parse::<DealSetting>("deal")?.unwrap_or_default();
-    (config.deal, config.locality) = (dealt.deal, dealt.locality);
-    config.batch_size = knobs.parse("batch-size")?.unwrap_or(config.batch_size);
-    config.epochs = knobs.parse("epochs")?.unwrap_or(config.epochs);
-    config.seed = knobs.parse("seed")?.unwrap_or(config.seed);
-    if let Some(group) = knobs.parse::<String>("order-group")? {
-        config.seed = foreread::order_group_seed(&group);
+    KNOBS.iter().try_for_each(|knob| apply(knobs, knob, &mut config))?;
+    if knobs.get("calibration").is_some_and(|(value, _)| value.trim() == "auto") {
+        config.calibration = found_calibration(knobs.directory());
     }
-    config.sampler = knobs.parse("sampler")?.unwrap_or(config.sampler);
-    config.drop_last = knobs.parse("drop-last")?.unwrap_or(config.drop_last);
-    config.memory = knobs.parse("memory")?.unwrap_or(config.memory);
-    config.disk = knobs.parse::<DisksSetting>("disk")?.map_or(config.disk, |disks| disks.0);
-    config.agent = knobs.parse("agent")?.unwrap_or(config.agent);
-    config.memory_alone =
-        knobs.parse::<CacheSize>("memory-alone")?.map_or(config.memory_alone, |size| size.0);
-    config.job_name = knobs.parse("job-name")?;
-    let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
-    config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);
-    config.rank = knobs.parse("rank")?.unwrap_or(config.rank);
-    config.world_size = knobs.parse("world-size")?.unwrap_or(config.world_size);
-    config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
-    config.origin_parallelism = origin_parallelism(knobs)?;
-    config.patience =
-        knobs.parse::<AutoSetting<SecondsSetting>>("patience")?.and_then(|most| most.0).map(|it| it.0);
-    config.recall = knobs.parse("recall")?.unwrap_or(config.recall);
-    config.calibration = calibration(knobs)?;
-    config.format = format(knobs)?;
-    config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);
-    config.validate = knobs.get("validate").map(|(value, _)| value.to_owned());
-    if knobs.get("rank").is_none() && config.world_size > 1 {
+    if knobs.get("rank").is_none() && config.rank.ranks > 1 {
         return Err(
             knobs.refuse("world-size", "needs rank, too: which rank is this? (rank, or the launcher's RANK)")
         );
@@ -57,136 +34,120 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     Ok(config)
 }
 
-/// The most reads from storage at once. `None`: found while reading.
+/// Converts these settings only, without a check of their meaning together. All others are as in
+/// [`Config::default`].
 ///
 /// # Errors
-/// If the value is neither a number nor `auto`.
-pub fn origin_parallelism(knobs: &Knobs) -> Result<Option<usize>> {
-    Ok(knobs.parse::<AutoSetting<_>>("origin-parallelism")?.and_then(|most| most.0))
+/// If a value does not parse.
+pub fn config_of(knobs: &Knobs, names: &[&str]) -> Result<Config> {
+    let mut config = Config::default();
+    names.iter().filter_map(|name| find_knob(name)).try_for_each(|knob| apply(knobs, knob, &mut config))?;
+    Ok(config)
 }
 
-/// The calibration: the file that is set, or the one in the working directory.
+/// Sets the value of one setting, unless it is `auto`.
+fn apply(knobs: &Knobs, knob: &Knob, config: &mut Config) -> Result<()> {
+    let (Some(apply), Some((value, _))) = (knob.apply, knobs.get(knob.name)) else { return Ok(()) };
+    if knob.has_auto() && value.trim() == "auto" {
+        return Ok(());
+    }
+    apply(config, value).map_err(|why| knobs.refuse(knob.name, why))
+}
+
+/// The calibration in the directory of the settings file.
 ///
 /// A file that was only found must not end a run. So an unreadable one is a warning. Its speeds
-/// count for the dataset and the directories that it measured, as those of a file that is set. It
-/// may be from another machine: runs adapt their parallelism to what they measure, and only
+/// count for the dataset and the directories that it measured, as the speeds of a set file do. It
+/// may be from another machine: runs adapt their parallelism to their own measurements, and only
 /// predicted times would be wrong.
-fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
-    let path = match knobs.get("calibration") {
-        None | Some(("off", _)) => return Ok(None),
-        Some(("auto", _)) => {
-            let found = knobs.directory().join(calibration::FILE_NAME);
-            if !found.is_file() {
-                return Ok(None);
-            }
-            return match calibration::read(&found) {
-                Ok(read) => {
-                    tracing::info!("{} was found, and its speeds are used", found.display());
-                    Ok(Some(Arc::new(read)))
-                }
-                Err(error) => {
-                    tracing::warn!("{error}; it is ignored");
-                    Ok(None)
-                }
-            };
+fn found_calibration(directory: &Path) -> Option<Arc<Calibration>> {
+    let found = directory.join(calibration::FILE_NAME);
+    if !found.is_file() {
+        return None;
+    }
+    match calibration::read(&found) {
+        Ok(read) => {
+            tracing::info!("{} was found, and its speeds are used", found.display());
+            Some(Arc::new(read))
         }
-        Some((path, _)) => path,
-    };
-    let read = calibration::read(Path::new(path));
-    read.map(|read| Some(Arc::new(read))).map_err(|error| knobs.refuse("calibration", error))
+        Err(error) => {
+            tracing::warn!("{error}; it is ignored");
+            None
+        }
+    }
 }
 
-/// The format of the objects. `None`: detected.
-///
-/// # Errors
-/// If this build does not know the format.
-pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
-    match knobs.get("format") {
-        None | Some(("auto", _)) => Ok(None),
-        Some((name, _)) => match Format::from_name(name.trim()) {
-            Some(format) => Ok(Some(format)),
-            None => Err(knobs.refuse("format", "this build does not read it")),
-        },
-    }
+/// Sets a field.
+pub(crate) fn put<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *field = value?;
+    Ok(())
+}
+
+/// A value of a type that parses itself.
+pub(crate) fn parsed<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// A number of bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    parsed::<ByteSize>(text).map(|size| size.0)
 }
 
 /// The size of a cache, without a forgotten unit.
-struct CacheSize(u64);
-
-impl FromStr for CacheSize {
-    type Err = foreread::size::ParseSizeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        ByteSize::of_cache(text).map(|size| Self(size.0))
-    }
+pub(crate) fn cache_bytes(text: &str) -> Result<u64, String> {
+    ByteSize::of_cache(text.trim()).map(|size| size.0).map_err(|error| error.to_string())
 }
 
-/// A value, or `auto`.
-struct AutoSetting<T>(Option<T>);
-
-impl<T: FromStr> FromStr for AutoSetting<T> {
-    type Err = T::Err;
-
-    fn from_str(text: &str) -> Result<Self, T::Err> {
-        match text {
-            "auto" => Ok(Self(None)),
-            value => value.parse().map(|value| Self(Some(value))),
-        }
-    }
+/// A number of bytes per second.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    parsed::<ByteRate>(text).map(|rate| rate.0)
 }
 
 /// A whole number of seconds.
-struct SecondsSetting(Duration);
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = parsed(text).map_err(|_| "expected auto or SECONDS, e.g. 3600")?;
+    Ok(Duration::from_secs(seconds))
+}
 
-impl FromStr for SecondsSetting {
-    type Err = &'static str;
+/// One directory per line.
+pub(crate) fn disks(text: &str) -> Result<Vec<Disk>, String> {
+    text.trim().lines().map(str::parse).collect()
+}
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let seconds = text.parse().map_err(|_| "expected auto or SECONDS, e.g. 3600")?;
-        Ok(Self(Duration::from_secs(seconds)))
+/// The seed of a group's order.
+pub(crate) fn order_group(name: &str) -> Result<u64, String> {
+    Ok(foreread::order_group_seed(name.trim()))
+}
+
+/// An arithmetic dealing, or the planner's.
+pub(crate) fn deal(config: &mut Config, text: &str) -> Result<(), String> {
+    config.locality = text.trim() == "locality";
+    config.deal = if config.locality { Deal::default() } else { parsed(text)? };
+    Ok(())
+}
+
+/// The reaction to an unreadable sample. Other words are refused before.
+pub(crate) fn on_error(text: &str) -> OnError {
+    match text.trim() {
+        "skip" => OnError::Skip,
+        "substitute" => OnError::Substitute,
+        _ => OnError::Fail,
     }
 }
 
-/// A setting with one directory per line.
-struct DisksSetting(Vec<Disk>);
-
-impl FromStr for DisksSetting {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.lines().map(str::parse).collect::<Result<_, _>>().map(Self)
-    }
+/// The format of the objects, if this build knows it.
+pub(crate) fn format(name: &str) -> Result<Option<Format>, String> {
+    let format = Format::from_name(name.trim());
+    format.map(Some).ok_or_else(|| "this build does not read it".to_owned())
 }
 
-/// The setting `deal`: an arithmetic dealing, or the planner's.
-#[derive(Default)]
-struct DealSetting {
-    deal: Deal,
-    locality: bool,
-}
-
-impl FromStr for DealSetting {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let locality = text == "locality";
-        let deal = if locality { Ok(Deal::default()) } else { text.parse() };
-        deal.map(|deal| Self { deal, locality }).map_err(|_| "expected torch, blocks or locality")
-    }
-}
-
-struct OnErrorSetting(OnError);
-
-impl FromStr for OnErrorSetting {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "fail" => Ok(Self(OnError::Fail)),
-            "skip" => Ok(Self(OnError::Skip)),
-            "substitute" => Ok(Self(OnError::Substitute)),
-            _ => Err("expected fail, skip or substitute"),
-        }
+/// The calibration in a file.
+pub(crate) fn calibration_file(path: &str) -> Result<Option<Arc<Calibration>>, String> {
+    match path {
+        "off" => Ok(None),
+        path => calibration::read(Path::new(path))
+            .map(|read| Some(Arc::new(read)))
+            .map_err(|error| error.to_string()),
     }
 }
 
@@ -197,6 +158,17 @@ mod tests {
     fn given(directory: &Path, arguments: &[(&'static str, &str)]) -> Result<Config> {
         let arguments = arguments.iter().map(|(name, value)| (*name, (*value).to_owned()));
         config(&Knobs::gather(arguments, |_| None, &directory.join("foreread.toml"))?)
+    }
+
+    /// The defaults of the table are those of the library, apart from the number of epochs, which
+    /// has none there.
+    #[test]
+    fn config_without_settings_is_the_default_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut expected = Config::default();
+        expected.epochs = 2;
+        let found = given(directory.path(), &[]).unwrap();
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
     }
 
     const MEASURED: &str = "version = 1\nmade = 1790000000\n";
@@ -245,7 +217,7 @@ mod tests {
         let found = given(directory.path(), &[]).unwrap().calibration.unwrap();
         assert_eq!(found.made, 1_790_000_000);
         assert!(given(directory.path(), &[("calibration", "off")]).unwrap().calibration.is_none());
-        // A broken file that was only found does not end a run. One that is set does.
+        // A broken file that was only found does not end a run. A broken file that is set does.
         std::fs::write(&path, "version = 9").unwrap();
         assert!(given(directory.path(), &[]).unwrap().calibration.is_none());
         let set = given(directory.path(), &[("calibration", path.to_str().unwrap())]).unwrap_err();

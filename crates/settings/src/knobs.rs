@@ -14,7 +14,7 @@ use std::sync::Once;
 
 use foreread::{Error, ErrorKind, Result};
 
-use crate::table::{ARGUMENT_KNOBS, COMMAND_KNOBS, KNOBS, Knob, LAUNCHERS, all_knobs, find_knob};
+use crate::table::{KNOBS, Knob, LAUNCHERS, find_knob};
 
 /// The source of a value, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,10 +66,6 @@ pub fn warn_of_unknown_variables() {
     });
 }
 
-fn is_argument_only(knob: &Knob) -> bool {
-    ARGUMENT_KNOBS.iter().any(|other| other.name == knob.name)
-}
-
 /// Why a setting is refused in the environment and in a file.
 fn argument_only(knob: &Knob) -> String {
     format!("can be set by an argument only (--{}), not in the environment or a file", knob.name)
@@ -85,7 +81,8 @@ impl Knobs {
     ///
     /// # Errors
     /// If the file cannot be read or is not TOML. If the file names an unknown setting, or file or
-    /// environment set one that is an argument only. If a value is not among the possible ones.
+    /// environment set a setting that is an argument only. If a value is not among the possible
+    /// ones.
     pub fn gather(
         arguments: impl IntoIterator<Item = (&'static str, String)>,
         environment: impl Fn(&str) -> Option<String>,
@@ -107,7 +104,7 @@ impl Knobs {
     ) -> Result<Self> {
         let directory = file.parent().unwrap_or(Path::new("")).to_owned();
         let mut knobs = Self { values: BTreeMap::new(), name_in_messages, directory };
-        for knob in all_knobs() {
+        for knob in KNOBS {
             if let Some(default) = knob.default {
                 knobs.values.insert(knob.name, (default.to_owned(), Provenance::Default));
             }
@@ -118,7 +115,7 @@ impl Knobs {
             let name = find_knob(name).ok_or_else(|| usage(format!("unknown setting '{name}'")))?.name;
             knobs.values.insert(name, (value, Provenance::Argument));
         }
-        for knob in all_knobs() {
+        for knob in KNOBS {
             let wrong = knobs.get(knob.name).and_then(|(value, _)| knob.expected(value));
             if let Some(why) = wrong {
                 return Err(knobs.refuse(knob.name, why));
@@ -158,7 +155,7 @@ impl Knobs {
         for (name, value) in table {
             let knob = find_knob(&name.replace('_', "-"))
                 .ok_or_else(|| usage(format!("{}: unknown setting '{name}'", path.display())))?;
-            if is_argument_only(knob) {
+            if knob.is_argument_only {
                 return Err(usage(format!("{}: {name} {}", path.display(), argument_only(knob))));
             }
             let name = knob.name;
@@ -197,13 +194,16 @@ impl Knobs {
                 }
             }
         }
-        if let Some(knob) = ARGUMENT_KNOBS.iter().find(|knob| environment(&knob.variable()).is_some()) {
-            return Err(usage(format!("{}: {} {}", knob.variable(), knob.name, argument_only(knob))));
-        }
-        for knob in [KNOBS, COMMAND_KNOBS].into_iter().flatten() {
+        for knob in KNOBS {
             let variable = knob.variable();
-            if let Some(value) = environment(&variable) {
-                self.values.insert(knob.name, (value, Provenance::Environment(variable)));
+            match environment(&variable) {
+                Some(_) if knob.is_argument_only => {
+                    return Err(usage(format!("{variable}: {} {}", knob.name, argument_only(knob))));
+                }
+                Some(value) => {
+                    self.values.insert(knob.name, (value, Provenance::Environment(variable)));
+                }
+                None => {}
             }
         }
         Ok(())
@@ -225,6 +225,17 @@ impl Knobs {
     {
         let Some((value, _)) = self.get(name) else { return Ok(None) };
         value.trim().parse().map(Some).map_err(|error: T::Err| self.refuse(name, format!("{error}")))
+    }
+
+    /// The value of a knob that has a default, converted to its type.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn value<T>(&self, name: &str) -> Result<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        self.parse(name)?.ok_or_else(|| self.refuse(name, "not set"))
     }
 
     /// An error about a knob's value.
@@ -320,7 +331,7 @@ mod tests {
     #[test]
     // semantics: FAIL-31
     fn arguments_of_one_call_are_refused_elsewhere() {
-        for knob in ARGUMENT_KNOBS {
+        for knob in KNOBS.iter().filter(|knob| knob.is_argument_only) {
             let variable = knob.variable();
             let error = gather(&[], &[(&variable, "1")], "").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);

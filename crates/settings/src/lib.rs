@@ -20,11 +20,12 @@
 pub mod calibration;
 mod config;
 mod knobs;
+pub mod reader;
 mod table;
 
-pub use crate::config::{config, format, origin_parallelism};
+pub use crate::config::{config, config_of};
 pub use crate::knobs::{Knobs, Provenance, warn_of_unknown_variables};
 pub use crate::table::{
-    ARGUMENT_KNOBS, COMMAND_KNOBS, KNOBS, Knob, KnobGroup, KnobKind, LAUNCHERS, OTHER_VARIABLES, VARIABLES,
-    Variable, all_knobs, find_knob, unknown_variables,
+    KNOBS, Knob, KnobGroup, KnobKind, KnobType, LAUNCHERS, OTHER_VARIABLES, VARIABLES, Variable, find_knob,
+    knobs_of, unknown_variables,
 };

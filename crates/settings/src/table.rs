@@ -1,25 +1,46 @@
 //! The table of all settings (*knobs*), and of the environment variables that are no settings.
 //!
-//! Decision: names, defaults, possible values and help texts are in one table. The checks of values
-//! from any source, the command's help and completions, and docs/settings.md come from it. The
-//! price: a help text is the same in every command that has the option.
+//! Decision: a setting is a row of [`KNOBS`], with the field of [`Config`] that it sets. All else
+//! follows from the row: its variable, its key in `foreread.toml`, the option of the command, the
+//! argument of the Python package, and its help and documents.
+//! The price: a help text is the same wherever the setting is.
 
 use std::fmt::Write as _;
 
+use foreread::Config;
+
+use crate::config::{
+    bytes, cache_bytes, calibration_file, deal, disks, format, on_error, order_group, parsed, put, rate,
+    seconds,
+};
+use crate::reader::{
+    AGENT, CALIBRATE, DEMO, INDEX, LOAD, ORDER, PLAN, PYTHON, SIMULATE, STATUS, TOKEN, WARM,
+};
+
 /// One setting.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Knob {
     /// Its name: `look-ahead`.
     pub name: &'static str,
-    /// Its default as text. `None`: unset.
-    pub default: Option<&'static str>,
     /// Its values.
     pub kind: KnobKind,
+    /// Its default as text. `None`: unset.
+    pub default: Option<&'static str>,
     /// Its heading in help texts.
     pub group: KnobGroup,
+    /// Who has it as an option or an argument: a set of [readers](crate::reader).
+    pub readers: u16,
     /// Its effect.
     pub help: &'static str,
+    /// Whether it describes one call, and therefore comes from its arguments only. In the
+    /// environment or a file, such a value would change later calls that do not expect it.
+    pub is_argument_only: bool,
+    /// How its text becomes a part of the configuration of a run, if it does.
+    pub(crate) apply: Option<Apply>,
 }
+
+/// Sets the value of a text, or returns the reason why it has none.
+pub(crate) type Apply = fn(&mut Config, &str) -> Result<(), String>;
 
 /// The values of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +55,27 @@ pub enum KnobKind {
     List(&'static str),
 }
 
+/// The type of a setting's values where values are not text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnobType {
+    /// A text, or one of several words.
+    Text,
+    /// True or false.
+    Flag,
+    /// A number.
+    Number,
+    /// A number of bytes, or a text with its unit.
+    Size,
+    /// A path, or a URL.
+    Path,
+    /// Several values.
+    List,
+}
+
 /// The heading of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnobGroup {
-    /// What is read, and in which order.
+    /// The samples that are read, and their order.
     Order,
     /// Where samples are kept.
     Caches,
@@ -45,7 +83,7 @@ pub enum KnobGroup {
     Storage,
     /// The processes of a run.
     Ranks,
-    /// What is printed and saved.
+    /// The printed and saved results.
     Report,
 }
 
@@ -71,6 +109,36 @@ impl Knob {
         format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
 
+    /// Its name in Python.
+    pub fn argument(&self) -> String {
+        self.name.replace('-', "_")
+    }
+
+    /// The type of its values.
+    pub fn value_type(&self) -> KnobType {
+        match self.kind {
+            Words(_) => KnobType::Text,
+            Flag => KnobType::Flag,
+            List(_) => KnobType::List,
+            Value(form) => match form.rsplit('|').next() {
+                Some("N" | "SECONDS" | "S" | "MS") => KnobType::Number,
+                Some("SIZE" | "SIZE/s") => KnobType::Size,
+                Some("FILE" | "PATH" | "CATALOG") => KnobType::Path,
+                _ => KnobType::Text,
+            },
+        }
+    }
+
+    /// Whether its value may be `auto`, which leaves the choice to the run, as [`Config::default`]
+    /// does.
+    pub fn has_auto(&self) -> bool {
+        match self.kind {
+            Words(words) => words.contains(&"auto"),
+            Value(form) => form.starts_with("auto|"),
+            Flag | List(_) => false,
+        }
+    }
+
     /// The words that are its only values, if there are such words.
     pub fn words(&self) -> Option<&'static [&'static str]> {
         match self.kind {
@@ -78,6 +146,18 @@ impl Knob {
             Flag => Some(&["true", "false"]),
             Value(_) | List(_) => None,
         }
+    }
+
+    /// This setting, from an argument only.
+    const fn argument_only(mut self) -> Self {
+        self.is_argument_only = true;
+        self
+    }
+
+    /// This setting, with its effect on the configuration of a run.
+    const fn sets(mut self, apply: Apply) -> Self {
+        self.apply = Some(apply);
+        self
     }
 
     /// The text of an error if `value` is none of its words.
@@ -113,239 +193,146 @@ const fn knob(
     kind: KnobKind,
     default: Option<&'static str>,
     group: KnobGroup,
+    readers: u16,
     help: &'static str,
 ) -> Knob {
-    Knob { name, default, kind, group, help }
+    Knob { name, kind, default, group, readers, help, is_argument_only: false, apply: None }
 }
 
-/// The settings of a run.
+/// The readers of the settings of a run.
+const RUN: u16 = LOAD | PLAN | PYTHON;
+
+/// All settings, in the order of help texts. Other readers of the same `foreread.toml` ignore those
+/// of the command.
+#[rustfmt::skip] // A row is a line, its help text, and its field.
 pub const KNOBS: &[Knob] = &[
-    knob("batch-size", Value("N"), Some("64"), Order, "Samples per batch, on each rank"),
-    knob("epochs", Value("N"), Some("2"), Order, "Passes over the dataset"),
-    knob("seed", Value("N"), Some("0"), Order, "The seed of the order"),
-    knob(
-        "order-group",
-        Value("NAME"),
-        None,
-        Order,
+    knob("samples", Value("N"), None, Order, PLAN | ORDER,
+        "The number of samples, without a dataset").argument_only(),
+    knob("sample-bytes", Value("SIZE"), None, Order, PLAN, "The length of each sample").argument_only(),
+    knob("epoch", Value("N"), Some("0"), Order, ORDER, "The epoch").argument_only(),
+    knob("batch-size", Value("N"), Some("64"), Order, RUN | ORDER, "Samples per batch, on each rank")
+        .sets(|to, text| put(&mut to.batch_size, parsed(text))),
+    knob("epochs", Value("N"), Some("2"), Order, RUN, "Passes over the dataset")
+        .sets(|to, text| put(&mut to.epochs, parsed(text))),
+    knob("seed", Value("N"), Some("0"), Order, RUN | ORDER, "The seed of the order")
+        .sets(|to, text| put(&mut to.seed, parsed(text))),
+    // After the seed, which it replaces.
+    knob("order-group", Value("NAME"), None, Order, RUN | ORDER,
         "Read in this group's order, whatever the seed. Jobs of one group read in one order, so an \
-         agent reads each sample once for all of them",
-    ),
-    knob(
-        "sampler",
-        Words(&["shuffle", "torch", "feistel", "sequential"]),
-        Some("shuffle"),
-        Order,
-        "How the order is drawn; torch is the order of PyTorch's DistributedSampler",
-    ),
-    knob(
-        "drop-last",
-        Flag,
-        Some("false"),
-        Order,
-        "Drop samples that do not divide evenly among ranks and batches, instead of padding",
-    ),
+         agent reads each sample once for all of them")
+        .sets(|to, text| put(&mut to.seed, order_group(text))),
+    knob("sampler", Words(&["shuffle", "torch", "feistel", "sequential"]), Some("shuffle"), Order,
+        RUN | ORDER,
+        "How the order is drawn; torch is the order of PyTorch's DistributedSampler")
+        .sets(|to, text| put(&mut to.sampler, parsed(text))),
+    knob("drop-last", Flag, Some("false"), Order, RUN | ORDER,
+        "Drop samples that do not divide evenly among ranks and batches, instead of padding")
+        .sets(|to, text| put(&mut to.drop_last, parsed(text))),
     // Never locality by default, whatever the caches: each rank's order must be that of
     // DistributedSampler.
-    knob(
-        "deal",
-        Words(&["torch", "blocks", "locality"]),
-        Some("torch"),
-        Order,
+    knob("deal", Words(&["torch", "blocks", "locality"]), Some("torch"), Order, RUN | ORDER,
         "How ranks share an epoch: torch (strided), blocks, or locality (each sample goes to a rank that \
-         caches it). Locality changes each rank's samples, so it is never automatic",
-    ),
-    knob("validate", Value("URL|CATALOG"), None, Order, "A second dataset, read in order after every epoch"),
-    knob(
-        "memory",
-        Value("auto|SIZE"),
-        Some("auto"),
-        Caches,
+         caches it). Locality changes each rank's samples, so it is never automatic")
+        .sets(deal),
+    knob("validate", Value("URL|CATALOG"), None, Order, RUN,
+        "A second dataset, read in order after every epoch")
+        .sets(|to, text| put(&mut to.validate, Ok(Some(text.to_owned())))),
+    knob("compute-ms", Value("MS"), Some("0"), Order, LOAD | PLAN,
+        "How long the trainer computes on each batch").argument_only(),
+    knob("include", List("GLOB"), None, Order, INDEX,
+        "Only files that match this glob (relative path); may be repeated").argument_only(),
+    knob("exclude", List("GLOB"), None, Order, INDEX,
+        "Not the files that match this glob (relative path); may be repeated").argument_only(),
+    knob("policy", Value("NAME"), Some("all"), Order, SIMULATE, "The policy to simulate").argument_only(),
+    knob("seeds", Value("N"), Some("1"), Order, SIMULATE,
+        "Average over this many seeds, beginning with the scenario's").argument_only(),
+
+    knob("memory", Value("auto|SIZE"), Some("auto"), Caches, RUN | AGENT,
         "The memory tier of each rank. auto: the ranks of a node share half of the free memory; none if the \
-         kernel already caches the data",
-    ),
-    knob(
-        "disk",
-        List("DIR=SIZE"),
-        None,
-        Caches,
+         kernel already caches the data")
+        .sets(|to, text| put(&mut to.memory, parsed(text))),
+    knob("disk", List("DIR=SIZE"), None, Caches, RUN | CALIBRATE | AGENT,
         "A directory of the disk tier and its size, for all ranks of a node; may be repeated. \
-         DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted",
-    ),
-    knob(
-        "agent",
-        Value("auto|off|PATH"),
-        Some("auto"),
-        Caches,
+         DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted")
+        .sets(|to, text| put(&mut to.disk, disks(text))),
+    knob("agent", Value("auto|off|PATH"), Some("auto"), Caches, LOAD | WARM | PYTHON,
         "The agent of the node, whose cache all jobs share; it replaces this run's memory and disks. auto: \
-         the user's own, if one runs, for data that the kernel does not cache. PATH: its socket",
-    ),
-    knob(
-        "memory-alone",
-        Value("SIZE"),
-        Some("0"),
-        Caches,
-        "Memory for samples while the agent, or the rank that hosts the memory of this node, is gone",
-    ),
-    knob(
-        "job-name",
-        Value("NAME"),
-        None,
-        Caches,
+         the user's own, if one runs, for data that the kernel does not cache. PATH: its socket")
+        .sets(|to, text| put(&mut to.agent, parsed(text))),
+    knob("memory-alone", Value("SIZE"), Some("0"), Caches, LOAD | PYTHON,
+        "Memory for samples while the agent, or the rank that hosts the memory of this node, is gone")
+        .sets(|to, text| put(&mut to.memory_alone, cache_bytes(text))),
+    knob("job-name", Value("NAME"), None, Caches, LOAD,
         "What the agent of the node calls this job, in its status and in its policy [default: the Slurm \
-         job's name, or the program's]",
-    ),
-    knob(
-        "look-ahead",
-        Value("auto|SIZE"),
-        Some("auto"),
-        Caches,
+         job's name, or the program's]")
+        .sets(|to, text| put(&mut to.job_name, parsed(text).map(Some))),
+    knob("look-ahead", Value("auto|SIZE"), Some("auto"), Caches, RUN,
         "The most bytes that are prefetched on each rank. auto: 256 MiB. Less is used if the trainer needs \
-         less",
-    ),
-    knob("rank", Value("N"), None, Ranks, "This process among the ranks; the launcher's, or 0, if unset"),
-    knob("world-size", Value("N"), None, Ranks, "The number of ranks; the launcher's, or 1, if unset"),
-    knob("origin-limit", Value("SIZE/s"), None, Storage, "The most bytes per second from storage"),
-    knob(
-        "origin-parallelism",
-        Value("auto|N"),
-        Some("auto"),
-        Storage,
-        "The most reads from storage at once. auto: found by measuring while it reads",
-    ),
-    knob(
-        "patience",
-        Value("auto|SECONDS"),
-        Some("auto"),
-        Storage,
+         less")
+        .sets(|to, text| put(&mut to.look_ahead, bytes(text))),
+
+    knob("seconds", Value("S"), Some("30"), Storage, CALIBRATE,
+        "The time limit, without listing the dataset").argument_only(),
+    knob("origin-bytes", Value("SIZE"), Some("1GiB"), Storage, CALIBRATE,
+        "The most bytes to read from storage").argument_only(),
+    knob("format", Words(&["auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow",
+            "mds", "litdata", "npy", "tokens", "recordio"]), Some("auto"), Storage, RUN | INDEX | WARM,
+        "How objects store samples; tar is WebDataset. auto: detected from names and first bytes")
+        .sets(|to, text| put(&mut to.format, format(text))),
+    knob("origin-limit", Value("SIZE/s"), None, Storage, RUN | CALIBRATE | AGENT,
+        "The most bytes per second from storage")
+        .sets(|to, text| put(&mut to.origin_limit, rate(text).map(Some))),
+    knob("origin-parallelism", Value("auto|N"), Some("auto"), Storage, RUN | CALIBRATE | AGENT,
+        "The most reads from storage at once. auto: found by measuring while it reads")
+        .sets(|to, text| put(&mut to.origin_parallelism, parsed(text).map(Some))),
+    knob("patience", Value("auto|SECONDS"), Some("auto"), Storage, LOAD | WARM | AGENT | PYTHON,
         "How long failed reads of storage are repeated, and how long a silent file server is waited for. \
-         auto: 120 s, and 1200 s on network file systems",
-    ),
-    knob(
-        "calibration",
-        Value("auto|off|FILE"),
-        Some("auto"),
-        Storage,
+         auto: 120 s, and 1200 s on network file systems")
+        .sets(|to, text| put(&mut to.patience, seconds(text).map(Some))),
+    knob("recall", Flag, Some("false"), Storage, LOAD | PYTHON,
+        "Restore files that the storage has moved to an archive, in the background")
+        .argument_only().sets(|to, text| put(&mut to.recall, parsed(text))),
+    knob("calibration", Value("auto|off|FILE"), Some("auto"), Storage, RUN | SIMULATE,
         "The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in the working \
-         directory, if there is one. Speeds of other datasets and directories are ignored",
-    ),
-    knob(
-        "on-error",
-        Words(&["fail", "skip", "substitute"]),
-        Some("fail"),
-        Storage,
-        "What to do if a sample cannot be read",
-    ),
-];
+         directory, if there is one. Speeds of other datasets and directories are ignored")
+        .sets(|to, text| put(&mut to.calibration, calibration_file(text))),
+    knob("on-error", Words(&["fail", "skip", "substitute"]), Some("fail"), Storage, RUN,
+        "The reaction to a sample that cannot be read")
+        .sets(|to, text| put(&mut to.on_error, Ok(on_error(text)))),
 
-/// The command's own settings, in addition to those of a run. Other readers of the same
-/// `foreread.toml` ignore them, apart from `format` and `peers`.
-pub const COMMAND_KNOBS: &[Knob] = &[
-    knob(
-        "report",
-        Words(&["text", "json", "csv"]),
-        Some("text"),
-        Report,
-        "The form of the result on standard output; csv is for `simulate`",
-    ),
-    knob(
-        "report-file",
-        Value("FILE"),
-        None,
-        Report,
-        "Write the JSON report of this rank to a file; %r in its name is the rank",
-    ),
-    knob(
-        "progress",
-        Words(&["auto", "off"]),
-        Some("auto"),
-        Report,
-        "Progress on standard error. auto: rank 0 only, and at most one line a minute without a terminal",
-    ),
-    knob(
-        "state",
-        Value("FILE"),
-        None,
-        Report,
-        "The file of the run's state: read at the start if it exists, written after each epoch, on SIGTERM \
-         or SIGINT, and at the end",
-    ),
-    knob(
-        "peers",
-        Words(&["auto", "off"]),
-        Some("auto"),
-        Ranks,
-        "Whether ranks that find each other share their caches",
-    ),
-    knob(
-        "format",
-        Words(&[
-            "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata",
-            "npy", "tokens", "recordio",
-        ]),
-        Some("auto"),
-        Storage,
-        "How objects store samples; tar is WebDataset. auto: detected from names and first bytes",
-    ),
-];
+    knob("rank", Value("N"), None, Ranks, RUN | ORDER,
+        "This process among the ranks; the launcher's, or 0, if unset")
+        .sets(|to, text| put(&mut to.rank.rank, parsed(text))),
+    knob("world-size", Value("N"), None, Ranks, RUN | ORDER,
+        "The number of ranks; the launcher's, or 1, if unset")
+        .sets(|to, text| put(&mut to.rank.ranks, parsed(text))),
+    knob("peers", Words(&["auto", "off"]), Some("auto"), Ranks, LOAD | PYTHON,
+        "Whether ranks that find each other share their caches"),
 
-/// What describes one call, and therefore comes from its arguments only. In the environment or a
-/// file, such a value would change later calls that do not expect it.
-pub const ARGUMENT_KNOBS: &[Knob] = &[
-    knob("compute-ms", Value("MS"), Some("0"), Order, "How long the trainer computes on each batch"),
-    knob(
-        "decode",
-        Value("image[:SIZE]"),
-        None,
-        Report,
+    knob("output", Value("FILE"), None, Report, INDEX | CALIBRATE, "The file to write").argument_only(),
+    knob("report", Words(&["text", "json", "csv"]), Some("text"), Report,
+        LOAD | PLAN | ORDER | INDEX | WARM | CALIBRATE | SIMULATE | DEMO | STATUS | TOKEN,
+        "The form of the result on standard output; csv is for `simulate`"),
+    knob("report-file", Value("FILE"), None, Report, LOAD,
+        "Write the JSON report of this rank to a file; %r in its name is the rank"),
+    knob("digest", Flag, Some("false"), Report, LOAD, "Add each epoch's SHA-256 to the report")
+        .argument_only(),
+    knob("ids", Flag, Some("false"), Report, LOAD, "Add each epoch's delivered sample ids to the report")
+        .argument_only(),
+    knob("decode", Value("image[:SIZE]"), None, Report, LOAD,
         "Decode JPEG, PNG and WebP as for training, with random crops of 224 pixels or SIZE, and report the \
-         rate",
-    ),
-    knob(
-        "decode-threads",
-        Value("N"),
-        None,
-        Report,
-        "The threads that decode; the cores of this process, divided by the node's ranks, if unset",
-    ),
-    knob("samples", Value("N"), None, Order, "The number of samples, without a dataset"),
-    knob("sample-bytes", Value("SIZE"), None, Order, "The length of each sample"),
-    knob("epoch", Value("N"), Some("0"), Order, "The epoch"),
-    knob(
-        "include",
-        List("GLOB"),
-        None,
-        Order,
-        "Only files that match this glob (relative path); may be repeated",
-    ),
-    knob(
-        "exclude",
-        List("GLOB"),
-        None,
-        Order,
-        "Not the files that match this glob (relative path); may be repeated",
-    ),
-    knob("seconds", Value("S"), Some("30"), Storage, "The time limit, without listing the dataset"),
-    knob("origin-bytes", Value("SIZE"), Some("1GiB"), Storage, "The most bytes to read from storage"),
-    knob(
-        "recall",
-        Flag,
-        Some("false"),
-        Storage,
-        "Restore files that the storage has moved to an archive, in the background",
-    ),
-    knob("policy", Value("NAME"), Some("all"), Order, "The policy to simulate"),
-    knob(
-        "seeds",
-        Value("N"),
-        Some("1"),
-        Order,
-        "Average over this many seeds, beginning with the scenario's",
-    ),
-    knob("output", Value("FILE"), None, Report, "The file to write"),
-    knob("plot", Value("FILE.svg"), None, Report, "Write a plot to this file"),
-    knob("digest", Flag, Some("false"), Report, "Add each epoch's SHA-256 to the report"),
-    knob("ids", Flag, Some("false"), Report, "Add each epoch's delivered sample ids to the report"),
+         rate").argument_only(),
+    knob("decode-threads", Value("N"), None, Report, LOAD,
+        "The threads that decode; the cores of this process, divided by the node's ranks, if unset")
+        .argument_only(),
+    knob("state", Value("FILE"), None, Report, LOAD,
+        "The file of the run's state: read at the start if it exists, written after each epoch, on SIGTERM \
+         or SIGINT, and at the end"),
+    knob("plot", Value("FILE.svg"), None, Report, LOAD | SIMULATE | DEMO, "Write a plot to this file")
+        .argument_only(),
+    knob("progress", Words(&["auto", "off"]), Some("auto"), Report,
+        LOAD | PLAN | INDEX | WARM | CALIBRATE | SIMULATE | DEMO,
+        "Progress on standard error. auto: rank 0 only, and at most one line a minute without a terminal"),
 ];
 
 /// The launchers' variables of rank and world size. The first that is set counts. MPI's come before
@@ -451,14 +438,14 @@ const DEVELOPERS: &[&str] = &[
 /// Variables that Kubernetes sets in every container if a service has the name `foreread`.
 const KUBERNETES: &[&str] = &["FOREREAD_SERVICE_*", "FOREREAD_PORT*"];
 
-/// All settings, from whatever source.
-pub fn all_knobs() -> impl Iterator<Item = &'static Knob> {
-    [KNOBS, COMMAND_KNOBS, ARGUMENT_KNOBS].into_iter().flatten()
-}
-
 /// The setting of this name.
 pub fn find_knob(name: &str) -> Option<&'static Knob> {
-    all_knobs().find(|knob| knob.name == name)
+    KNOBS.iter().find(|knob| knob.name == name)
+}
+
+/// The settings of one of the [readers](crate::reader).
+pub fn knobs_of(reader: u16) -> impl Iterator<Item = &'static Knob> {
+    KNOBS.iter().filter(move |knob| knob.readers & reader != 0)
 }
 
 /// The names among `names` that begin like this project's variables and mean nothing.
@@ -471,7 +458,7 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
         None => name == *pattern,
     };
     let is_known = |name: &String| {
-        all_knobs().any(|knob| knob.variable() == *name) || known.iter().any(|it| means(it, name))
+        KNOBS.iter().any(|knob| knob.variable() == *name) || known.iter().any(|it| means(it, name))
     };
     names.into_iter().filter(|name| name.starts_with(PREFIX) && !is_known(name)).collect()
 }
@@ -483,15 +470,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_27_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 27);
-        let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
-        assert_eq!(names.len(), all_knobs().count());
+    fn names_are_unique_and_have_a_reader() {
+        let names: BTreeSet<_> = KNOBS.iter().map(|knob| knob.name).collect();
+        assert_eq!(names.len(), KNOBS.len());
+        assert!(KNOBS.iter().all(|knob| knob.readers != 0));
     }
 
     #[test]
     fn default_of_a_knob_is_one_of_its_words() {
-        for knob in all_knobs() {
+        for knob in KNOBS {
             let wrong = knob.default.and_then(|default| knob.expected(default));
             assert_eq!(wrong, None, "{}", knob.name);
             // A help text is a sentence after its option: no full stop at its end.

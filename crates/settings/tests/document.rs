@@ -1,5 +1,6 @@
-//! docs/settings.md is the table of settings as text. `FOREREAD_WRITE=1` writes it; otherwise these
-//! tests fail if it is stale, or if a variable that the code reads is missing.
+//! The texts that are written from the table of settings: docs/settings.md, and the arguments of
+//! the Python package with their types and help. `FOREREAD_WRITE=1` writes them; otherwise these
+//! tests fail if they are stale, or if a variable that the code reads is missing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -8,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foreread_settings::{
-    ARGUMENT_KNOBS, COMMAND_KNOBS, KNOBS, Knob, KnobGroup, KnobKind, LAUNCHERS, OTHER_VARIABLES, VARIABLES,
-    Variable, unknown_variables,
+    KNOBS, Knob, KnobGroup, KnobKind, KnobType, LAUNCHERS, OTHER_VARIABLES, VARIABLES, Variable, find_knob,
+    knobs_of, reader, unknown_variables,
 };
 
 const HEAD: &str = "\
@@ -87,9 +88,9 @@ fn unit(form: &str) -> String {
     }
 }
 
-fn table(text: &mut String, knobs: &[&Knob]) {
+fn table(text: &mut String, is_in: impl Fn(&Knob) -> bool) {
     writeln!(text, "| setting | default | values | effect |\n|---|---|---|---|").unwrap();
-    for knob in knobs {
+    for knob in KNOBS.iter().filter(|knob| is_in(knob)) {
         let default = knob.default.map_or_else(|| "unset".to_owned(), |default| format!("`{default}`"));
         let (values, help) = (cell(&values(knob)), cell(knob.help));
         writeln!(text, "| `{}` | {default} | {values} | {help}. |", knob.name).unwrap();
@@ -107,16 +108,14 @@ fn document() -> String {
     let mut text = HEAD.to_owned();
     for group in KnobGroup::ALL {
         writeln!(text, "\n## {}\n", group.name()).unwrap();
-        let knobs: Vec<_> =
-            [KNOBS, COMMAND_KNOBS].into_iter().flatten().filter(|knob| knob.group == group).collect();
-        table(&mut text, &knobs);
+        table(&mut text, |knob| knob.group == group && !knob.is_argument_only);
     }
     writeln!(
         text,
         "\n## Arguments only\n\nThese describe one call. In the environment or a file they are an error.\n"
     )
     .unwrap();
-    table(&mut text, &ARGUMENT_KNOBS.iter().collect::<Vec<_>>());
+    table(&mut text, |knob| knob.is_argument_only);
     writeln!(text, "\n## Environment variables that are not settings\n").unwrap();
     variables(&mut text, VARIABLES);
     writeln!(text, "\n## Variables of other programs\n").unwrap();
@@ -129,17 +128,127 @@ fn document() -> String {
     text
 }
 
-#[test]
-fn settings_document_is_that_of_the_table() {
-    let (path, text) = (root().join("docs/settings.md"), document());
+/// Compares a file with the table's text, or writes it.
+fn check(path: &str, change: impl Fn(String) -> String) {
+    let path = root().join(path);
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let text = change(written.clone());
     if std::env::var_os("FOREREAD_WRITE").is_some() {
         fs::write(&path, &text).unwrap();
+    } else {
+        let path = path.display();
+        let remedy = "FOREREAD_WRITE=1 cargo test -p foreread-settings --test document";
+        assert!(written == text, "{path} is stale: {remedy}");
     }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == text,
-        "docs/settings.md is stale: FOREREAD_WRITE=1 cargo test -p foreread-settings --test document"
-    );
+}
+
+#[test]
+fn settings_document_is_that_of_the_table() {
+    check("docs/settings.md", |_| document());
+}
+
+/// The text with another middle between a beginning and the next end.
+fn replaced(text: &str, beginning: &str, end: &str, middle: &str) -> String {
+    let (before, after) = text.split_once(beginning).unwrap_or_else(|| panic!("no {beginning}"));
+    let (_, after) = after.split_once(end).unwrap_or_else(|| panic!("no {end} after {beginning}"));
+    format!("{before}{beginning}{middle}{end}{after}")
+}
+
+/// Words in lines of at most this width, each after its prefix.
+fn wrapped<'a>(words: impl Iterator<Item = &'a str>, first: &str, next: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    for word in words {
+        let line = lines.last_mut().unwrap();
+        if line.len() + " ".len() + word.len() > width {
+            lines.push(format!("{next}{word}"));
+        } else {
+            let separator = if line.ends_with(' ') { "" } else { " " };
+            *line += &format!("{separator}{word}");
+        }
+    }
+    lines
+}
+
+/// The words of a literal type.
+fn literal(words: &[&str]) -> String {
+    words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// The type of an argument in Python.
+fn python_type(knob: &Knob) -> String {
+    let known = match (knob.value_type(), knob.kind) {
+        (_, KnobKind::Words(_)) if knob.name == "format" => "Format",
+        (_, KnobKind::Words(words)) => return format!("Literal[{}] | None", literal(words)),
+        (KnobType::Number, _) if knob.has_auto() => "int | Literal[\"auto\"]",
+        (KnobType::Number, _) => "int",
+        (KnobType::Flag, _) => "bool",
+        (KnobType::Text, _) => "str",
+        (KnobType::Size, _) => "Size",
+        (KnobType::Path, _) => "Path",
+        (KnobType::List, _) => "str | Sequence[str] | Mapping[Path, Size]",
+    };
+    format!("{known} | None")
+}
+
+/// The help text of an argument in Python.
+fn python_help(knob: &Knob) -> String {
+    // There the caller's loop decides when to stop.
+    let default = if knob.name == "epochs" { Some("unlimited") } else { knob.default };
+    let more = match knob.kind {
+        KnobKind::Words([words @ .., last]) => {
+            let named = |word: &&str| if knob.default == Some(*word) { " (default)" } else { "" };
+            let words: Vec<_> = words.iter().map(|word| format!("'{word}'{}", named(word))).collect();
+            format!(" {} or '{last}'.", words.join(", "))
+        }
+        KnobKind::List(_) => " Also a list of these, or a dict of directories and sizes.".to_owned(),
+        KnobKind::Value(form) => {
+            let unit = if form.ends_with("SECONDS") { " In seconds." } else { "" };
+            unit.to_owned() + &default.map_or(String::new(), |default| format!(" Default: {default}."))
+        }
+        _ => String::new(),
+    };
+    format!("{}.{more}", knob.help)
+}
+
+#[test]
+fn arguments_of_python_are_those_of_the_table() {
+    let knobs = || knobs_of(reader::PYTHON);
+    let arguments = |line: &dyn Fn(&Knob) -> String| knobs().map(line).collect::<String>();
+    check("crates/python/python/foreread/_native.pyi", |text| {
+        let typed = |knob: &Knob| format!("        {}: {} = None,\n", knob.argument(), python_type(knob));
+        replaced(
+            &text,
+            "        target: Target,\n        *,\n",
+            "        resume: str | None",
+            &arguments(&typed),
+        )
+    });
+    check("crates/python/python/foreread/_settings.py", |text| {
+        let Some(KnobKind::Words(formats)) = find_knob("format").map(|knob| knob.kind) else { panic!() };
+        let text =
+            replaced(&text, "Format: TypeAlias = Literal[", "]\n", &format!("\n    {}\n", literal(formats)));
+        let field = |knob: &Knob| {
+            let help = python_help(knob);
+            let comment = wrapped(help.split(' '), "    #: ", "    #: ", 120).join("\n");
+            format!("{comment}\n    {}: {}\n", knob.argument(), python_type(knob))
+        };
+        replaced(&text, "table of settings.\n\n", "    #: A state from", &arguments(&field))
+    });
+    check("crates/python/src/loader.rs", |text| {
+        let line = |knob: &Knob| {
+            let (name, help) = (knob.argument(), python_help(knob));
+            let lines = wrapped(help.split(' '), &format!("///     {name}: "), "///         ", 100);
+            lines.join("\n") + "\n"
+        };
+        let text = replaced(&text, "or a list of shards.\n", "///     resume:", &arguments(&line));
+        let names = knobs().map(|knob| format!("{}=None,", knob.argument())).collect::<Vec<_>>();
+        let names = names.iter().map(String::as_str).chain(["resume=None,", "progress=False)\""]);
+        let beginning = "        text_signature = \"";
+        let first = format!("{beginning}(target, *,");
+        let lines = wrapped(names, &first, &" ".repeat(26), 100 - " \\".len());
+        let signature = lines.join(" \\\n");
+        replaced(&text, beginning, "\"\n", signature.strip_prefix(beginning).unwrap().trim_end_matches('"'))
+    });
 }
 
 /// Calls `each` with every Rust file below a directory, tests excluded.

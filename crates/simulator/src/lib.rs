@@ -2,9 +2,9 @@
 //! cache policies.
 //!
 //! A [`Scenario`] describes workers, their storage classes, the shared file system, the dataset and
-//! the training. A [`Policy`] decides what is cached where and read from where. [`Simulation::run`]
-//! simulates the run and returns an [`SimulationOutcome`]: seconds, sources of reads, bytes read
-//! from the file system, and their lower bound for any policy.
+//! the training. A [`Policy`] decides where each sample is cached, and from where it is read.
+//! [`Simulation::run`] simulates the run and returns an [`SimulationOutcome`]: seconds, sources of
+//! reads, bytes read from the file system, and their lower bound for any policy.
 //!
 //! # The decision, and its price
 //!
@@ -16,10 +16,10 @@
 //! policies and predicts no real machine.
 //!
 //! A [`JobsScenario`] describes several jobs that share a cache instead. A [`JobsComparison`] gives
-//! what each [`JobsPolicy`] reads from the origin.
+//! the reads of the origin by each [`JobsPolicy`].
 //!
 //! A [`FilesScenario`] describes a program that is not changed and opens whole files. A
-//! [`FilesComparison`] gives the opens that find a copy, and what the copies cost.
+//! [`FilesComparison`] gives the opens that find a copy, and the cost of the copies.
 //!
 //! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature
 //! `plot`, plots.

@@ -116,7 +116,7 @@ pub(crate) struct Staging {
     pub growing: bool,
     /// Whether reads are single-flight. A worker's own prefetch also fills its staging buffer, and
     /// a sample staged for one access serves the next one. A request waits for a read that has
-    /// begun, and replaces one that has not.
+    /// begun, and replaces a read that has not.
     pub single_flight: bool,
 }
 

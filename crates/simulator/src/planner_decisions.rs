@@ -2,9 +2,9 @@
 //!
 //! The planner counts in whole bytes and whole bytes per second. Capacities are rounded down and
 //! equal those of the simulator's caches, so every sample that the planner has placed fits. Rates
-//! are rounded to the nearest. One worker is one rank with a store on its own node. A read's speed
-//! is what the file system gives one worker while all read, without latency. So all bytes are worth
-//! the same.
+//! are rounded to the nearest. One worker is one rank with a store on its own node. A read has the
+//! speed that the file system gives one worker while all read, without latency. So all bytes are
+//! worth the same.
 
 use foreread_oracle::Run;
 use foreread_planner::{

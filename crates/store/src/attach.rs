@@ -1,5 +1,5 @@
-//! The calls of a job to the host of a store: who attaches, with which datasets, and the orders of
-//! a job. A store makes the same calls for its jobs to the stores of other nodes.
+//! The calls of a job to the host of a store: its attachment with its datasets, and its orders. A
+//! store makes the same calls for its jobs to the stores of other nodes.
 //!
 //! A job *attaches* once per connection. The host knows a dataset by the identity of its bytes, its
 //! location and the settings that it is read with. So bytes that were read with other credentials
@@ -46,7 +46,7 @@ pub const STOP: &str = "stop";
 /// The most bytes of a piece.
 pub const PIECE_BYTES: usize = 48 << 10;
 
-/// What a run of programs that are not changed needs.
+/// The request of a run of unchanged programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FilesRequest {
@@ -98,7 +98,7 @@ pub struct WarmRequest {
     pub part: (u32, u32),
 }
 
-/// What a host keeps of a dataset that it fills its memory with.
+/// The kept part of a dataset that a host fills its memory with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WarmAnswer {
@@ -126,7 +126,7 @@ pub struct JobProgress {
     pub stalled_seconds: f64,
 }
 
-/// What was read from storage for a job so far. Sums over all jobs are what was read for them.
+/// The reads from storage for a job so far. Their sums over all jobs are the reads for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobReads {
@@ -141,7 +141,7 @@ pub struct JobReads {
 /// A job, or one rank of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
-    /// What the status calls it.
+    /// Its name in the status.
     pub name: String,
     /// Its process.
     pub process: u32,
@@ -184,7 +184,7 @@ pub struct Attached {
     /// The bytes of its disks.
     #[serde(default)]
     pub disk_capacity: u64,
-    /// What no other host is called. Empty if it is of an older version.
+    /// The name that no other host has. Empty if it is of an older version.
     #[serde(default)]
     pub host: String,
     /// For each dataset of the job.
@@ -199,7 +199,7 @@ pub struct Attached {
     pub catalogs: Vec<Option<PathBuf>>,
 }
 
-/// What the host does with a dataset.
+/// The answer of the host for a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DatasetAnswer {
@@ -214,7 +214,7 @@ pub enum DatasetAnswer {
 /// A piece of something that is longer than a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// What it is a piece of.
+    /// The number of the catalog or order that it is a piece of.
     pub number: u32,
     /// The length of the whole, in bytes.
     pub total: u64,

@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// What the client may still read when this end closes the connection.
+    /// The samples that the client may still read when this end closes the connection.
     pub(crate) fn retire(self) -> RetiredClient {
         RetiredClient::new(self.socket, self.process, self.leases.into_iter().flatten().collect())
     }
@@ -282,7 +282,7 @@ impl Connection {
         self.send_queue.push_back(QueuedMessage { bytes, region });
     }
 
-    /// Sends what is queued. Returns [`IoStatus::More`] if the socket is full or the turn is over.
+    /// Sends queued messages. Returns [`IoStatus::More`] if the socket is full or the turn is over.
     pub(crate) fn send(&mut self) -> IoStatus {
         self.close_message();
         for _ in 0..MESSAGES_PER_TURN {

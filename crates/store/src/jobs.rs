@@ -14,7 +14,7 @@ use crate::{Answer, ConnectionId, StoreError};
 /// How often a call looks whether it is to end.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A call of a job, and what gets its answer.
+/// A call of a job, and the receiver of its answer.
 pub struct StoreCall {
     /// The argument.
     pub payload: Bytes,

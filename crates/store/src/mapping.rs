@@ -83,10 +83,9 @@ impl ReadMapping {
         // the memory. The memory is sealed against shrinking, so no access faults. It lives as long
         // as the borrow of `self`. The bytes do not change meanwhile. The server holds a handle on
         // the sample until this process releases its slot or ends. Nothing writes to a sample after
-        // it was filled. This process releases the slot when the `SharedBytes` are dropped,
-        // which is what borrows. Other processes have the memory for reading only. A server that
-        // breaks this is a process of this user in error. It is trusted as this process's own
-        // memory is.
+        // it was filled. This process releases the slot when the borrowed `SharedBytes` are
+        // dropped. Other processes have the memory for reading only. A server that breaks this is a
+        // process of this user in error. It is trusted as this process's own memory is.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), length) }
     }
 }

@@ -118,7 +118,7 @@ impl SampleRequest {
         self.due
     }
 
-    /// Who requests it.
+    /// The connection that requests it.
     pub fn connection(&self) -> ConnectionId {
         ConnectionId(self.reply.connection)
     }
@@ -151,7 +151,7 @@ impl WorkerCall {
         Self { name, payload, reply }
     }
 
-    /// Who calls.
+    /// The connection that calls.
     pub fn connection(&self) -> ConnectionId {
         ConnectionId(self.reply.connection)
     }

@@ -253,7 +253,7 @@ impl ServerLoop {
         self.end(key);
     }
 
-    /// Ends a connection, and returns what its client may still read.
+    /// Ends a connection, and returns the samples that its client may still read.
     fn end(&mut self, key: u64) -> Option<RetiredClient> {
         let connection = self.connections.remove(&key)?;
         connection.wanted.store(false, Ordering::Relaxed);
@@ -363,8 +363,8 @@ impl ServerLoop {
 
 impl Drop for ServerLoop {
     /// Shuts down all connections, also unauthenticated ones, explicitly because a forked child may
-    /// keep the sockets open. Runs after a panic as well, so that no client waits for ever. What
-    /// clients hold stays.
+    /// keep the sockets open. Runs after a panic as well, so that no client waits for ever. Samples
+    /// that clients hold stay.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         while socket::accept(&self.listener).is_ok() {}

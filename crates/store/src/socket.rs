@@ -87,7 +87,7 @@ pub(crate) fn receive_with_fd(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(us
     Ok((length, descriptor))
 }
 
-/// The process at the other end: the one that connected or listened.
+/// The process at the other end, which connected or listened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerCredentials {
     /// Its pid. Zero if it cannot be seen from here.

@@ -19,9 +19,9 @@
 //! 23 pong    number u32
 //! ```
 //!
-//! A record begins with a head of four bytes: the kind and the length of what follows. Kinds from
-//! 128 on are optional, so a version that does not know them skips them. Any other unknown kind
-//! ends the connection.
+//! A record begins with a head of four bytes: the kind and the length of the rest. Kinds from 128
+//! on are optional, so a version that does not know them skips them. Any other unknown kind ends
+//! the connection.
 //!
 //! The client's first message is its greeting alone. It has the range of versions that the client
 //! understands. The server answers by *hello* with the greatest one of both, or by *refused*. A tag

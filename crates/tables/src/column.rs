@@ -108,7 +108,7 @@ fn numbers(texts: LargeStringArray) -> Column {
     if texts.iter().flatten().any(is_name) || texts.null_count() == texts.len() {
         return Column::Texts(texts);
     }
-    // What pandas takes for a missing value, among numbers.
+    // Texts among numbers that pandas takes for missing values.
     let is_missing = |text: &str| ["NA", "N/A", "NaN", "nan", "null", "NULL", "None"].contains(&text);
     let present: LargeStringArray = texts.iter().map(|text| text.filter(|text| !is_missing(text))).collect();
     if let Ok(integers) = cast(&present, &DataType::Int64) {

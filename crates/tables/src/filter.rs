@@ -19,7 +19,7 @@ pub struct Filter {
     pub column: String,
     /// How its value is compared.
     pub comparison: Comparison,
-    /// What it is compared with: one value, or several for [`Comparison::In`] and
+    /// The other side of the comparison: one value, or several for [`Comparison::In`] and
     /// [`Comparison::NotIn`].
     pub values: Vec<FilterValue>,
 }

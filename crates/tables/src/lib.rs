@@ -1,9 +1,9 @@
 //! Tables of samples: which files a dataset has, with their labels and values.
 //!
 //! A [`SampleTable`] is read from CSV, TSV, JSON lines, Parquet or Arrow, or made of Arrow batches.
-//! [`TableOptions`] choose the column of the paths, the label, values and rows. The result,
-//! [`TableRows`](foreread_dataset::TableRows), is what
-//! [`Catalog::of_table`](foreread_dataset::Catalog::of_table) makes a catalog of.
+//! [`TableOptions`] choose the column of the paths, the label, values and rows.
+//! [`Catalog::of_table`](foreread_dataset::Catalog::of_table) makes a catalog of the result,
+//! [`TableRows`](foreread_dataset::TableRows).
 //!
 //! Decision: files are parsed by Arrow's readers, and no parser is ours. Texts of CSV become
 //! integers or numbers if the whole column is, as in pandas, unless one has a leading zero. The

@@ -18,13 +18,13 @@ pub(crate) const LABEL: &str = "label";
 #[serde(default)]
 #[non_exhaustive]
 pub struct TableOptions {
-    /// The column with each sample's file. `None`: the only one that is named `file_name`, `path`,
-    /// `file`, `filename`, `filepath` or `key`.
+    /// The column with each sample's file. `None`: the only column with the name `file_name`,
+    /// `path`, `file`, `filename`, `filepath` or `key`.
     pub path: Option<String>,
     /// Samples of several files: the names of their fields, and the columns with the files. Then
     /// [`path`](Self::path) is not used.
     pub fields: Vec<(String, String)>,
-    /// The column with the labels. Texts are classes. `None`: one that is called `label`.
+    /// The column with the labels. Texts are classes. `None`: the column `label`, if it exists.
     pub label: Option<String>,
     /// The columns that samples have as values. `None`: all others.
     pub columns: Option<Vec<String>>,

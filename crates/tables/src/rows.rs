@@ -126,8 +126,8 @@ impl SampleTable {
         self.columns().filter(|name| !is_used(name) && !is_unwanted(name)).collect()
     }
 
-    /// The column with the labels: the named one, or one that is called `label`. None if the list
-    /// of classes is empty.
+    /// The column with the labels: the named column, or the column `label`. None if the list of
+    /// classes is empty.
     fn label_name<'a>(&self, options: &'a TableOptions) -> Option<&'a str> {
         let usual = || self.columns().any(|name| name == LABEL).then_some(LABEL);
         options.label.as_deref().or_else(|| usual().filter(|_| !options.wants_no_labels()))

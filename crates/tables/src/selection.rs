@@ -6,7 +6,7 @@ use foreread_types::SampleId;
 use crate::filter::mask;
 use crate::{Filter, SampleTable, TableKind, TableOptions};
 
-/// What the names of values begin with in a catalog's file.
+/// The prefix of the names of values in a catalog's file.
 const VALUE: &str = "value.";
 
 /// The numbers of the samples of a catalog that meet all conditions of one of these lists. They

@@ -32,7 +32,7 @@ fn chunk(layout: Layout) -> u64 {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.0.fetch_add(chunk(layout), Relaxed);
-        // SAFETY: the caller guarantees what `System` requires.
+        // SAFETY: the caller meets the requirements of `System`.
         unsafe { System.alloc(layout) }
     }
 

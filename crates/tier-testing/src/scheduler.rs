@@ -3,8 +3,8 @@
 //! Simulations of state machines run on it. Events are delivered in the order of their time. Events
 //! of one time are delivered in the order in which they were scheduled. There is no thread, no
 //! clock and no hash order, so one seed gives one run: [`Scheduler::digest`] is equal for two runs
-//! of a seed. Delivered events enter the digest by their `Debug` text, and a simulation adds what
-//! it observes with [`Scheduler::note`].
+//! of a seed. Delivered events enter the digest by their `Debug` text, and a simulation adds its
+//! observations with [`Scheduler::note`].
 //!
 //! The price is that the `Debug` text of an event must not contain addresses, or the digests
 //! differ.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What never happened in this time does not happen: five minutes.
+/// The time after which a condition counts as never met: five minutes.
 pub const NEVER: Duration = Duration::from_secs(300);
 
 /// Waits until `holds` is true, and looks every 2 ms.

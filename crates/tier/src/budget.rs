@@ -1,7 +1,7 @@
 //! Byte budgets.
 //!
 //! A [`Budget`] is a counter with a limit. A [`Charge`] is a part of it that is released when
-//! dropped. The counter never blocks: a caller that finds no room decides what to do, because only
+//! dropped. The counter never blocks: a caller that finds no room decides on its own, because only
 //! it knows whether the trainer is waiting. [`Budget::charge`] may exceed the limit for exactly
 //! that case. The batch needed next must be admitted, or a buffer full of later samples would wait
 //! forever.

@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Denied,
     /// The credentials have expired.
     Expired,
-    /// The object is not the one that was indexed: another length, time or ETag.
+    /// The object is not the indexed one: another length, time or ETag.
     Changed,
     /// The store requires fewer requests.
     Throttled,
@@ -115,7 +115,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A failed operation of a tier: which tier, which object, what kind, why.
+/// A failed operation of a tier: the tier, the object, the kind and the cause.
 #[derive(Clone, Debug)]
 pub struct TierError(Arc<ErrorDetails>);
 
@@ -148,12 +148,12 @@ impl TierError {
         Self::new(ErrorKind::Invalid, tier).with_object(object).with_detail(detail)
     }
 
-    /// An object that is not the one that was indexed.
+    /// An object that is not the indexed one.
     pub fn changed(tier: &str, object: &str, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
     }
 
-    /// Sets the tier's name, for a tier that another one is built on.
+    /// Sets the tier's name, for a tier that another tier is built on.
     #[must_use]
     pub fn with_tier(self, tier: &str) -> Self {
         if self.0.tier == tier { self } else { self.edit(|error| tier.clone_into(&mut error.tier)) }

@@ -111,9 +111,9 @@ pub trait OriginTier: Tier {
     /// devices, sockets). After an error the stream continues if it can and ends otherwise.
     ///
     /// An origin whose profile has [`lists_in_order`](TierProfile::lists_in_order) checks that. If
-    /// its store lists in another order, the stream returns one error of kind
+    /// its storage lists in another order, the stream returns one error of kind
     /// [`Unordered`](crate::ErrorKind::Unordered). The caller drops all its objects of this prefix,
-    /// from this listing and from earlier ones that it resumes. Every object below `prefix`
+    /// from this listing and from earlier listings that it resumes. Every object below `prefix`
     /// follows, whatever `after`. Such a listing cannot be resumed.
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
 

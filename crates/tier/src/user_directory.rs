@@ -1,4 +1,4 @@
-//! The directory of what processes of one user share on a machine.
+//! The directory that processes of one user share on a machine.
 
 use std::fs::{self, DirBuilder};
 use std::io::{Error, ErrorKind, Result};

@@ -45,6 +45,20 @@ number! {
     Tick(u64)
 }
 
+/// A rank and how many there are: among all of a run, or among those of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RankOf {
+    /// The rank, from 0.
+    pub rank: u32,
+    /// The number of ranks, at least 1.
+    pub ranks: u32,
+}
+
+impl RankOf {
+    /// The only rank.
+    pub const ALONE: Self = Self { rank: 0, ranks: 1 };
+}
+
 /// One sample among all datasets of a run: the key of caches and peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SampleKey {

@@ -19,7 +19,7 @@ mod sizes;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use footprint::Footprint;
 pub use identity::{DatasetIdentity, ParseIdentityError};
-pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
+pub use ids::{DatasetId, Rank, RankOf, SampleId, SampleKey, StoreId, Tick};
 pub use interface::{Interface, SettingName, setting};
 pub use map::{KeyHasher, KeyMap};
 pub use mix::{SplitMix64, finalize, mix};

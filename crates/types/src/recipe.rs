@@ -197,7 +197,7 @@ impl Recipe {
         };
         let sums = after.iter().filter(|decoder| **decoder == Decoder::Fletcher32).count() as u64;
         let mut result = self.length.checked_add(4 * sums)?;
-        // Memory for both is bounded by what budgets count, the delivered bytes. Compressors add
+        // Memory for both is bounded by the delivered bytes, which budgets count. Compressors add
         // little to bytes that cannot become shorter.
         let head = if before.contains(&Decoder::ParquetPage) { MOST_PAGE_HEAD } else { 0 };
         let most_stored = result.saturating_add(result / 6).saturating_add(MOST_OVERHEAD + head);

@@ -1,4 +1,4 @@
-//! `foreread agent`: several jobs with one cache, and what happens to them when it ends.
+//! `foreread agent`: several jobs with one cache, and their fate when it ends.
 
 use std::fs;
 use std::io::Write;

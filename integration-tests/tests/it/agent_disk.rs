@@ -1,4 +1,4 @@
-//! An agent with a disk: what it keeps there, for whom, and how much it writes.
+//! An agent with a disk: the samples that it keeps there, their jobs, and its writes.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, fetched};
 use crate::support::{number, run};
 
-/// What a sample takes on a disk: its bytes and trailer, a multiple of 64, and its index.
+/// The bytes of a sample on a disk: its bytes and trailer, a multiple of 64, and its index.
 const ON_DISK: u64 = 10_048 + 20;
 
 /// The fixed bytes of a disk cache.
@@ -59,7 +59,7 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     println!("{held} in memory, {on_disk} on the disk, {} reads in three epochs", number(&status, "/reads"));
     // How many samples memory keeps depends on how soon the job gives its own back.
     assert!((390..=405).contains(&on_disk) && held > 0, "{status}");
-    // What memory saves as well is shown on simulated time.
+    // The savings by memory are tested on simulated time.
     let reads = number(&status, "/reads");
     assert!(reads <= 1000 + 2 * (1000 - 390), "{reads}");
     assert_requests(requests, reads);
@@ -75,7 +75,7 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
 }
 
 /// Guards against this fault: an agent opened its disk for the first dataset of a job alone, which
-/// removed what it had of the second one.
+/// removed the samples that it had of the second one.
 #[test]
 // semantics: AGENT-14
 fn restarted_agent_keeps_both_datasets_of_a_job() {
@@ -110,7 +110,7 @@ fn third_of_three_datasets_gets_the_disk() {
         node.store.numbered(bucket, NumberedObjects::new(400, LENGTH));
     }
     for bucket in ["train", "second", "third"] {
-        // The budget of writes grows with time. What is refused is tried again at its next use.
+        // The budget of writes grows with time. A refused sample is tried again at its next use.
         until("it is written", || {
             load(&node, &format!("s3://{bucket}"), &["--epochs", "1"]);
             let status = node.status();
@@ -208,8 +208,8 @@ fn datasets_that_come_under_load_share_the_disk() {
     }
     let status = node.status();
     let (reads, requests) = (number(&status, "/reads"), node.store.requests().get);
-    // Those that read by themselves have caches of their own. A late read is hedged by each of
-    // seven processes.
+    // Jobs without the agent have separate caches. A late read is hedged by each of seven
+    // processes.
     let hedged = requests - reads - (2 * 1000 + 4 * 100 + direct);
     assert!(hedged <= 7 * 16 + requests * 3 / 100, "{hedged}: {status}");
     assert!(number(&status, "/disk_reads") > 0);

@@ -16,7 +16,7 @@ const SAMPLES: u64 = 300;
 /// Seeds of jobs.
 const SEEDS: u64 = 4;
 
-/// What is done to the agent, a job or the store.
+/// A fault of the agent, a job or the storage.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     KillAgent,
@@ -63,7 +63,7 @@ impl AgentOfCase {
         Self { memory, more }
     }
 
-    /// Starts it. One that was killed a moment ago may hold its directory for a moment more.
+    /// Starts it. A killed agent may hold its directory for a moment more.
     fn start(&self, node: &mut Node) {
         let more: Vec<&str> = self.more.iter().map(String::as_str).collect();
         node.start_with(self.memory, &more);

@@ -1,4 +1,4 @@
-//! What an agent shows over HTTP: its page, status and metrics, with real jobs.
+//! An agent over HTTP: its page, status and metrics, with real jobs.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! An agent that comes late, or does not answer, and what it lets go of: datasets, disks, places.
+//! An agent that comes late, or does not answer, and its releases: datasets, disks, places.
 
 use std::fs;
 use std::os::unix::fs::symlink;

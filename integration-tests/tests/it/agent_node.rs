@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::s3::at;
 use crate::support::{number, run};
 
-/// The length of each sample, and what it takes in an agent's memory.
+/// The length of each sample, and its bytes in an agent's memory.
 pub(crate) const LENGTH: u64 = 10_000;
 pub(crate) const TAKEN: u64 = 10_048 + 192;
 

@@ -40,7 +40,7 @@ fn node() -> Node {
     node
 }
 
-/// What jobs over the shards have in common.
+/// The common arguments of jobs over the shards.
 fn load(node: &Node, arguments: &[&str]) -> Command {
     let place = |name: &str| node.directory.path().join(name);
     let mut command = node.foreread(&["load"]);

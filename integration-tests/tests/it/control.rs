@@ -168,7 +168,7 @@ fn users_share_a_limit_whatever_the_number_of_their_jobs() {
         assert!(one + other <= LIMIT / 100 * 102, "{status}");
         one.abs_diff(LIMIT / 2) < LIMIT / 50 && other.abs_diff(LIMIT / 2) < LIMIT / 50
     });
-    // A job cannot get more by what it says of itself.
+    // A job cannot get more by its own messages.
     let client = foreread_store::Client::connect(&cluster.socket("n1").display().to_string()).unwrap();
     let lie = json!({"stalled_seconds": 1e12}).to_string();
     let _ = client.call(foreread_store::attach::PROGRESS, lie.as_bytes());
@@ -187,7 +187,7 @@ fn users_share_a_limit_whatever_the_number_of_their_jobs() {
         weights == [1, 1, 1, 1, 4]
     });
     assert_eq!(weights(&cluster.agent_status("n2")), [1]);
-    // The log has who and what. A mistake changes nothing.
+    // The log has the user and the change. A mistake changes nothing.
     let status = cluster.status();
     let changes = status["changes"].as_array().unwrap();
     assert!(
@@ -257,7 +257,7 @@ fn strangers_get_nothing() {
     assert!(run(command.arg("--control-token").arg(cluster.path("bob"))).fails(1).contains("HOST:PORT"));
 }
 
-/// What an HTTP server answers.
+/// The answer of an HTTP server.
 fn get(address: &str, path: &str, token: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -270,7 +270,7 @@ fn get(address: &str, path: &str, token: &str) -> String {
     answer
 }
 
-/// What no agent sends.
+/// Messages that no agent sends.
 fn garbage(cluster: &Cluster) {
     use std::io::Write;
     for text in [&b""[..], b"GET / HTTP/1.0\r\n\r\n", &[0xff; 4096]] {
@@ -294,7 +294,7 @@ fn garbage(cluster: &Cluster) {
             assert!(!matches!(answer, Ok(Some((5, _)))), "{message} was granted something");
         });
     }
-    // After a hello, a message that is none. What it was given does not leave the node.
+    // After a hello, a message that is none. The given rates do not leave the node.
     runtime.block_on(async {
         let opened = ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await;
         let (mut connection, _) = opened.unwrap();
@@ -335,7 +335,7 @@ fn killed_control_process_is_whole_again_and_no_job_waits() {
         let status = cluster.status();
         status["nodes"].as_array().unwrap().len() == 2 && are_shared(&status)
     });
-    // What was set is in force again.
+    // The values that were set are in force again.
     let policy = cluster.status()["policy"].to_string();
     assert!(policy.contains("user-weight@bob") && policy.contains("drain@alice@n9"), "{policy}");
     drop(jobs);

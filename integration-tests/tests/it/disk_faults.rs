@@ -120,7 +120,7 @@ fn damaged_files_during_a_run_cost_reads_only() {
             let (mut opened, mut done) = (None, false);
             let arguments = ["--epochs=20", "--batch-size=10", "--compute-ms=8"];
             cache.load_while(&arguments, |process| {
-                // What is damaged before it is open is an error of opening.
+                // Damage before the opening is an error of opening.
                 if opened.is_none() && has_open(process, "/index") {
                     opened = Some(Instant::now());
                 }

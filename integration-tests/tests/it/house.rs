@@ -1,4 +1,5 @@
-//! The house rules: which package may depend on which, and what no source file may contain.
+//! The house rules: which package may depend on which, and the texts that no source file may
+//! contain.
 //!
 //! Decision: the arrows are a table of all allowed dependencies of each package, instead of a few
 //! forbidden edges. So a new dependency is refused by default. The price is one line here for each
@@ -63,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-lustre-testing", &["foreread-types"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
-    // From what a user names to a catalog and an origin. Of the loader it knows the errors.
+    // From a user's target to a catalog and an origin. Of the loader it knows the errors.
     (
         "foreread-open",
         &[
@@ -233,8 +234,8 @@ fn root_commands_mean_nearly_all_packages() {
     assert_eq!(run, ["foreread"], "`cargo run -- demo` at the root needs one default-run");
 }
 
-/// The names of all dependencies of a package that end up in what it builds: normal ones, and those
-/// of build scripts.
+/// The names of all dependencies of a package that end up in its output: normal ones, and those of
+/// build scripts.
 fn built_with(package: &Package) -> impl Iterator<Item = &str> {
     let built =
         package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);

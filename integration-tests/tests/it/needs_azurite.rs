@@ -1,7 +1,6 @@
 //! The command against Azure's emulator: Azurite, which checks signatures.
 //!
-//! `FOREREAD_TEST_AZURITE` is its address. Its account and key are those that all of these
-//! emulators have.
+//! `FOREREAD_TEST_AZURITE` is its address. All of these emulators have the same account and key.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

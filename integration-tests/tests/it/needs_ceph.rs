@@ -1,8 +1,9 @@
 //! The command against a real S3 service: Ceph's gateway.
 //!
 //! `FOREREAD_TEST_CEPH` is a JSON object with the gateway's `endpoint`, `region` and `log`, and the
-//! keys of two users: `full` may do everything, `reader` what a bucket's policy allows. `cargo
-//! xtask ceph` starts such a gateway and prints it. Requests are counted in the gateway's log.
+//! keys of two users: `full` may do everything, `reader` only the actions that a bucket's policy
+//! allows. `cargo xtask ceph` starts such a gateway and prints it. Requests are counted in the
+//! gateway's log.
 
 pub mod gateway;
 

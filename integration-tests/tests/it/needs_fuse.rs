@@ -68,7 +68,7 @@ impl Mounted {
 }
 
 /// Runs at the end of its scope, also after a panic. A scope that panics waits for its threads
-/// first, so what they wait for has to end.
+/// first, so their own waits have to end.
 pub struct Finally<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for Finally<F> {

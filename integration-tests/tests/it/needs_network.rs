@@ -283,7 +283,7 @@ const TWO_NODES: &str = r#"
 "#;
 
 /// The bytes that no cache of 900 of these samples can save in five epochs: all once, and then in
-/// each epoch what the caches have no room for.
+/// each epoch the samples that the caches have no room for.
 const BOUND: u64 = 40_000 * (1500 + 4 * 600);
 
 /// 1,500 samples of 40,000 bytes.
@@ -308,7 +308,8 @@ fn ranks_of_two_nodes_share_their_agents_caches() {
     for rank in 0..4 {
         let report = network.report(rank);
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
-        // A third of what its node uses is on the other one. The first rank asks for all.
+        // A third of the samples that its node uses is on the other one. The first rank requests
+        // all.
         let received = number(&report, "/peers/received");
         let expected = if rank % 2 == 0 { 8 * 80..8 * 145 } else { 0..1 };
         assert!(expected.contains(&received), "{received}");

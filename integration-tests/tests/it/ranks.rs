@@ -185,7 +185,7 @@ fn ranks_of_a_node_share_one_memory() {
     assert!(shared + direct > 3900, "{shared} of 4000 from the memory that they share");
 }
 
-/// Guards against this fault: what the host read for other ranks after its own last batch was in no
+/// Guards against this fault: the host's reads for other ranks after its own last batch were in no
 /// report.
 #[test]
 // semantics: RANK-39

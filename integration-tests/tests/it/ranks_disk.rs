@@ -11,7 +11,7 @@ use crate::disk::listed;
 use crate::ranks::{RankJob, assert_digests, ids};
 use crate::support::{Samples, disk, load, number};
 
-/// Memory for almost nothing, so that what is not read from storage comes from the disk.
+/// Memory for almost nothing, so that samples come from storage or from the disk.
 const FEW: [&str; 8] =
     ["--memory", "100kB", "--look-ahead", "200kB", "--batch-size", "8", "--compute-ms", "2"];
 
@@ -102,7 +102,7 @@ fn unusable_disk_of_ranks_is_one_line_on_each() {
     }
 }
 
-/// Two jobs with one directory: the second one reads what is there, and writes nothing.
+/// Two jobs with one directory: the second one reads the samples of the first, and writes nothing.
 #[test]
 // semantics: RANK-39
 fn disk_that_another_job_owns_is_only_read() {
@@ -125,8 +125,7 @@ fn disk_that_another_job_owns_is_only_read() {
     assert!(fs::read_dir(&path).unwrap().count() > 0);
 }
 
-/// Guards against this fault: samples that are larger than what may wait for the disk never got
-/// there.
+/// Guards against this fault: samples that are larger than the disk's queue never got there.
 #[test]
 // semantics: RANK-39
 fn sample_larger_than_the_write_queue_reaches_the_disk() {

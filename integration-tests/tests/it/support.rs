@@ -152,8 +152,8 @@ pub fn taken(path: &Path) -> u64 {
     metadata.blocks() * 512 + below.sum::<u64>()
 }
 
-/// What a test needs that this machine may not have: a program's path, an address, or the words to
-/// be put before a command. Such tests are marked as ignored.
+/// A requirement of a test that this machine may not meet: a program's path, an address, or the
+/// words to be put before a command. Such tests are marked as ignored.
 #[track_caller]
 pub fn needed(variable: &str) -> String {
     let unset = |_| panic!("{variable} is not set: `.ci/tools` sets what these tests need");

@@ -130,7 +130,7 @@ fn ranks_share_the_samples_of_a_part() {
     }
     assert_eq!((number(&reports[0], "/samples"), number(&reports[1], "/samples")), (2000, 2000));
     let requests: u64 = reports.iter().map(|report| number(report, "/origin_requests")).sum();
-    // Ranks read directly what their host is late with.
+    // Ranks read samples directly when their host is late.
     let direct: u64 = reports.iter().map(|report| number(report, "/agent/direct_samples")).sum();
     assert!((2000..=2000 + direct).contains(&requests), "{requests}, {direct} of them direct");
 }

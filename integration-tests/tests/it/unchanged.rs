@@ -112,8 +112,8 @@ pub fn cache_in(disk: &Path) -> PathBuf {
     disk.join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// A shell command that runs another one until so many copies are below a directory: those that
-/// `find` finds `with` something.
+/// A shell command that runs another one until so many copies are below a directory. `find` counts
+/// them, `with` its options.
 pub fn until_copied(directory: &Path, with: &str, command: &str, copies: u64) -> String {
     let named = "-path '*/copies/*/*-*' ! -name 'new-*'";
     let there = format!("find {} {named} {with} | wc -l", directory.display());
@@ -152,7 +152,7 @@ fn plain(directory: &Path, script: &str) -> String {
 
 pub const ALL: u64 = 100_000_000;
 
-/// What `cp -a` made: names, kinds, modes, owners, lengths and times.
+/// The result of `cp -a`: names, kinds, modes, owners, lengths and times.
 const LISTING: &str =
     "find out -printf '%P %y %m %u %g %s %T@ %n\\n' | sort; cat $(find out -type f | sort) | sha256sum";
 
@@ -196,7 +196,7 @@ fn served_programs_read_the_copies() {
     dataset.warm(ALL);
     let copies = dataset.copies();
     assert_eq!(copies.len(), 30);
-    // A copy that differs shows which one was read. Programs of the run cannot make it differ.
+    // A copy that differs shows which file was read. Programs of the run cannot make it differ.
     let change = "for copy in disk/foreread-files-*/copies/*/*; do
         length=$(stat -c %s $copy); chmod 600 $copy
         head -c $length /dev/zero | tr '\\0' c > $copy; chmod 1444 $copy; done";
@@ -223,7 +223,7 @@ fn changes_of_programs_are_seen_at_once() {
         wc -c < data/c3/0002.bin; truncate -s 7 data/c1/0010.bin; wc -c < data/c1/0010.bin";
     let (found, _) = dataset.shell(ALL, script);
     assert_eq!(found, "new\n5003\ngone\ngone\nagain\n5004\nother\n5002\n7\n");
-    // The next run finds what is there now.
+    // The next run finds the present files.
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
     assert_eq!(dataset.shell(ALL, "cat data/c*/* | sha256sum").0, expected);
     // Changes by others, between opens and between runs.
@@ -313,7 +313,7 @@ fn datasets_in_turn_keep_their_copies_while_there_is_room() {
 }
 
 /// A second dataset, by the name of a link, comes to a cache that is in use: by a run that joins,
-/// and by one that takes over from a dead host.
+/// and by a run that takes over from a dead host.
 #[test]
 // semantics: FILES-7
 fn second_dataset_is_served_by_a_cache_in_use() {
@@ -363,7 +363,7 @@ fn second_dataset_is_served_by_a_cache_in_use() {
     }
 }
 
-/// A run that takes over makes copies of what its program opens from then on.
+/// A run that takes over makes copies of the files that its program opens from then on.
 #[test]
 // semantics: FILES-7
 fn run_that_takes_over_continues_to_copy() {

@@ -15,7 +15,7 @@ use crate::unchanged::{ended, report};
 /// The agent's disk.
 const ROOM: u64 = 4_000_000;
 
-/// What a few copies take.
+/// The bytes of a few copies.
 const UNDER_WAY: u64 = 8 * 8192;
 
 /// Files that take most of it.
@@ -57,7 +57,8 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     run(load.arg(node.socket()));
     until("samples are on the disk", || number(&node.look(), "/datasets/0/disk_samples") > 100);
     let copies = |status: &Value| status["files"]["host"]["copies"].as_u64().unwrap_or_default();
-    // Copies are made while a program runs, and one that reads these files once ends too soon.
+    // Copies are made while a program runs, and a program that reads these files once ends too
+    // soon.
     let script = "while [ -e ../disk ] && [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
     let program = Running::start(unchanged(&node, &root, script));
     until("copies are made", || copies(&node.status()) > 50);

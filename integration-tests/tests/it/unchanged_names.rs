@@ -1,4 +1,5 @@
-//! `foreread run`: which file a path means, who may read it, and what a program is started with.
+//! `foreread run`: which file a path means, the rights to read it, and the environment of a
+//! program.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{number, run, with_usual_signals};
 use crate::unchanged::{ALL, Dataset, compile, report};
 
-/// Whether this process may do what only root may.
+/// Whether this process has the rights of root.
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {

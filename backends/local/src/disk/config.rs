@@ -74,7 +74,7 @@ impl DiskConfig {
         Self { reader, ..self }
     }
 
-    /// Sets what to do with a directory that another process owns.
+    /// Sets the use of a directory that another process owns.
     #[must_use]
     pub fn when_owned(self, when_owned: WhenOwned) -> Self {
         Self { when_owned, ..self }
@@ -117,9 +117,9 @@ pub struct DiskDirectory {
     pub part: u32,
     /// Whether one cache serves all users.
     ///
-    /// Owners and modes are then not checked. They are what the umask and the file system make of
-    /// them. This is for file systems that keep neither, and for caches that an administrator
-    /// fills. All users who can write to the directory are trusted.
+    /// Owners and modes are then not checked. The umask and the file system decide them. This is
+    /// for file systems that keep neither, and for caches that an administrator fills. All users
+    /// who can write to the directory are trusted.
     pub shared: bool,
     /// The room that copies of whole files share. Its capacity is `capacity`.
     pub room: Option<SharedRoom>,
@@ -237,7 +237,7 @@ pub struct DatasetLineage {
     pub gone: Vec<u64>,
 }
 
-/// What a disk tier would offer if it were opened.
+/// The offer of a disk tier if it were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskOutlook {

@@ -125,8 +125,8 @@ impl DatasetDir {
         segments.retain(|&number, file| is_there(number, file));
     }
 
-    /// Where in a block of the device the next record will probably begin, after those that are
-    /// queued. Only a copy is lost where that is wrong.
+    /// The offset in a block of the device at which the next record will probably begin, after
+    /// queued records. A wrong offset only costs a copy.
     pub(super) fn next_start(&self) -> usize {
         let queued = self.queued.load(Ordering::Acquire);
         (self.written.load(Ordering::Acquire).wrapping_add(queued) % BLOCK) as usize

@@ -30,7 +30,7 @@ pub(super) const PIECE: u64 = 64 << 10;
 
 type Record = (SampleId, RecordPlace);
 
-/// What a writer has to empty.
+/// The emptying of segments by a writer.
 #[derive(Debug, Default)]
 pub(super) struct Emptying {
     /// Segments may have too many dead bytes.

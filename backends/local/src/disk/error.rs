@@ -52,7 +52,7 @@ pub(super) fn about(kind: ErrorKind, object: impl std::fmt::Display, detail: imp
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail)
 }
 
-/// Logs what was lost and why. The run continues without it.
+/// Logs the loss and its cause. The run continues without it.
 pub(super) fn warn_lost(
     identity: DatasetIdentity,
     what: impl std::fmt::Display,

@@ -80,7 +80,8 @@ pub(super) fn is_segment(dataset: &Folder, identity: DatasetIdentity, number: u1
     Ok(format::is_valid_header(&bytes, SEGMENT_MAGIC, identity, number))
 }
 
-/// Removes all files of a dataset's cache except its lock. Returns those that remain, and why.
+/// Removes all files of a dataset's cache except its lock. Returns the files that remain, with the
+/// reasons.
 pub(super) fn remove_files(dataset: &Folder) -> Result<Vec<(String, Errno)>, Errno> {
     // The index first: segments without an index are unused, an index without segments lists only
     // misses.

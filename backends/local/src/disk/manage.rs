@@ -194,7 +194,7 @@ fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<
 }
 
 /// Removes unused caches, least recently used first, until `root` without the caches in `own` takes
-/// at most `most` bytes. Those in `kept` stay. Returns what it takes then.
+/// at most `most` bytes. Caches in `kept` stay. Returns the bytes that it takes then.
 pub(super) fn make_room(
     root: &Folder,
     own: &[(DatasetIdentity, &Folder)],

@@ -64,10 +64,10 @@
 //! # Ownership of the space
 //!
 //! One process owns the space of a directory at a time, by a lock that ends with it. Another
-//! process that opens the directory reads its datasets there and what the owner adds, or is refused
-//! with the owner's process id ([`WhenOwned`]). The capacity includes everything in this user's
-//! cache: other datasets' caches, indexes and the file system's overhead are counted before
-//! samples. *Other datasets' caches are removed only at opening, and only when the run's own
+//! process that opens the directory reads its datasets there and the samples that the owner adds.
+//! Or it is refused with the owner's process id ([`WhenOwned`]). The capacity includes everything
+//! in this user's cache: other datasets' caches, indexes and the file system's overhead are counted
+//! before samples. *Other datasets' caches are removed only at opening, and only when the run's own
 //! datasets could need their space. The least recently used go first. A cache that a process uses
 //! stays.* [`list`] and [`clean`] are for everything else.
 //!

@@ -140,7 +140,7 @@ pub fn reserve(directory: &DiskDirectory) -> Result<Option<Reservation>, TierErr
     }
 }
 
-/// What the directories would offer if they were opened. Nothing is created, removed or locked.
+/// The offer of the directories if they were opened. Nothing is created, removed or locked.
 ///
 /// # Errors
 /// If the number of directories is invalid, or one is too small.

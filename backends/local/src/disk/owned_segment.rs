@@ -42,7 +42,7 @@ impl OwnedSegment {
         }
     }
 
-    /// Cuts off what was written after `end`.
+    /// Cuts off the bytes that were written after `end`.
     pub(super) fn cut_off(&mut self, end: u64) {
         let _ = self.file.set_length(end.next_multiple_of(BLOCK)); // no entry names it
         self.end = end;

@@ -29,10 +29,10 @@ pub(super) struct PendingRecord {
 pub(super) struct RecordBlock {
     pub(super) set: usize,
     pub(super) bytes: Aligned,
-    /// The length of the first part, for the end of what was written before.
+    /// The length of the first part, for the end of the earlier records.
     head: usize,
     pub(super) records: Vec<BlockRecord>,
-    /// Those who wait for the records, in their order.
+    /// The writers that wait for the records, in their order.
     pub(super) waiting: Vec<PendingRecord>,
 }
 
@@ -79,8 +79,8 @@ impl RecordBlock {
         (self.bytes.len() - self.head) as u64
     }
 
-    /// Returns whole blocks of the device that begin with `before`, and the part of the last one
-    /// that is in use. Copies the records if they were expected to begin elsewhere.
+    /// Returns whole blocks of the device that begin with `before`, and the used part of the last
+    /// block. Copies the records if they were expected to begin elsewhere.
     pub(super) fn after(&mut self, before: &[u8]) -> (&Aligned, Vec<u8>) {
         if before.len() == self.head {
             self.bytes.replace_first(before);

@@ -1,8 +1,8 @@
 //! The room of a directory that samples share with copies of whole files.
 //!
-//! Decision: each side takes what is free, and removes only what is its own. So neither has to know
-//! what the other one keeps. The price is that one side may have all of the room until the datasets
-//! that it keeps are in use no longer.
+//! Decision: each side takes free room, and removes only its own files. So neither has to know the
+//! files of the other. The price is that one side may have all of the room until the datasets that
+//! it keeps are in use no longer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -64,7 +64,7 @@ impl SharedRoom {
         self.0.capacity.saturating_sub(taken.files).saturating_sub(taken.samples())
     }
 
-    /// The bytes that whole files may take, with those that they take.
+    /// The bytes that whole files may take, with the bytes that they take.
     pub fn for_files(&self) -> u64 {
         self.0.capacity.saturating_sub(self.lock().samples())
     }

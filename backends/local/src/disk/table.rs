@@ -25,8 +25,7 @@ pub(super) struct PlaceTable {
 }
 
 impl PlaceTable {
-    /// A table for `samples` samples, without those that are `gone`, that reports its bytes to
-    /// `held`.
+    /// A table for `samples` samples, without the `gone` ones. It reports its bytes to `held`.
     pub(super) fn new(samples: u64, gone: Vec<u64>, held: Gauge) -> Self {
         let slots = (0..samples).map(|_| AtomicU64::new(0)).collect();
         Self { slots, gone, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }

@@ -81,9 +81,9 @@ impl DiskTier {
     /// Other datasets' caches are removed as the [module](super) describes.
     ///
     /// Some problems cost one warning and not the run. A directory on a full disk, or with the
-    /// user's quota reached, is only read. So is a read-only one that holds a cache of one of the
-    /// datasets. A directory is left out ([`Access::Unused`]) where the cache cannot be
-    /// kept private. The reason is a file system without owners and modes, or other users that have
+    /// user's quota reached, is only read. So is a read-only directory with a cache of one of the
+    /// datasets. A directory is left out ([`Access::Unused`]) where the cache cannot be kept
+    /// private. The reason is a file system without owners and modes, or other users that have
     /// taken all of the cache's names.
     ///
     /// # Errors
@@ -144,8 +144,8 @@ impl DiskTier {
         Ok(tier)
     }
 
-    /// What [`open`](Self::open) would find, for a plan. Nothing is created, removed or locked, and
-    /// a directory that does not exist counts as empty.
+    /// The offer that [`open`](Self::open) would find, for a plan. Nothing is created, removed or
+    /// locked, and a directory that does not exist counts as empty.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for no directories or more than 32, or for one without space for a
@@ -256,8 +256,8 @@ impl DiskTier {
         }
     }
 
-    /// Reads what the owners of read-only directories have added to their indexes. A thread does so
-    /// every second. Blocks on files.
+    /// Reads the additions of the owners of read-only directories to their indexes. A thread does
+    /// so every second. Blocks on files.
     pub fn refresh(&self) {
         refresh(&self.store, &self.locks, &self.followers);
     }

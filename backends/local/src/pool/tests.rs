@@ -5,7 +5,7 @@ use futures::future::join_all;
 
 use super::*;
 
-/// A server whose reads end when it may answer. Counts those that have begun.
+/// A server whose reads end when it may answer. Counts the reads that have begun.
 #[derive(Clone, Debug, Default)]
 struct Server(Arc<(Mutex<(usize, bool)>, Condvar)>);
 

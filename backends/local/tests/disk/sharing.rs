@@ -114,7 +114,7 @@ fn list_has_the_last_location_of_each_dataset() {
         open_at(location);
         assert_eq!(locations().collect::<Vec<_>>(), [Some(location.to_owned()), None]);
     }
-    // What is longer than a block, or no line, is not stored.
+    // A text that is longer than a block, or no line, is not stored.
     open_at(&"x".repeat(5000));
     open_at("/a\n/b");
     assert_eq!(locations().next().unwrap().as_deref(), Some("/data"));

@@ -390,7 +390,7 @@ fn full_disk_at_the_start_keeps_existing_samples() {
         drop(tier);
         assert_eq!(disk::list(&path).unwrap().len(), 2); // waits for the last writes
         fill(&path);
-        // With a valid index, and with one that must be rewritten and does not fit.
+        // With a valid index, and with an index that must be rewritten and does not fit.
         for damage in [false, true] {
             if damage {
                 let index = fs::File::options().write(true).open(place(&path, 1).join("index")).unwrap();

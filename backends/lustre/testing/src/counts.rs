@@ -1,4 +1,4 @@
-//! What the stand-in counts.
+//! The counts of the stand-in.
 
 use serde::Serialize;
 

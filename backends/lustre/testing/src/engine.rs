@@ -1,6 +1,6 @@
 //! The servers in time: requests wait for their servers, and then their answers run.
 //!
-//! Decision: a heap of times and a few threads that run what is due, so that a request that waits
+//! Decision: a heap of times and a few threads that run due requests, so that a request that waits
 //! costs no thread. Answers run without the lock. The price is some 60 us of a thread's wake-up for
 //! each request.
 
@@ -18,7 +18,7 @@ use crate::server_queue::{Ending, QueuedRequest, ServerQueue};
 /// Threads that run answers.
 const THREADS: usize = 4;
 
-/// What happens when a call has been served.
+/// Called when a call has been served.
 pub(crate) type Answer = Box<dyn FnOnce() + Send>;
 
 /// A call's request to one server.

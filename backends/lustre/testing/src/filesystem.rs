@@ -1,10 +1,10 @@
 //! The calls of the kernel, as requests to the servers.
 //!
 //! Decision: attributes and names are valid for no time, so the kernel sends each `stat` here. It
-//! answers `statx` with `AT_STATX_DONT_SYNC` from its cache all the same, which is what a Lustre
-//! client does. Files bypass the page cache, so that each read arrives, in parts of at most 1 MiB.
-//! The price is a path lookup for each name of each path. It costs no request here, because the
-//! real client sends the name with the open or the `stat`.
+//! answers `statx` with `AT_STATX_DONT_SYNC` from its cache all the same, as a Lustre client does.
+//! Files bypass the page cache, so that each read arrives, in parts of at most 1 MiB. The price is
+//! a path lookup for each name of each path. It costs no request here, because the real client
+//! sends the name with the open or the `stat`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

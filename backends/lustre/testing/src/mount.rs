@@ -47,7 +47,7 @@ impl Mounted {
             return;
         };
         if self.abort() {
-            // What ended the threads is of no interest now.
+            // The cause of the threads' end is of no interest now.
             let _ = session.join();
         }
     }

@@ -20,7 +20,7 @@ use crate::spec::LayoutSpec;
 pub(crate) struct Node {
     /// Below the root, by the latest lookup.
     pub path: Arc<str>,
-    /// Without what a release changes.
+    /// Without the fields that a release changes.
     pub layout: Option<LayoutSpec>,
     /// Whether the client has its attributes, and so needs no request for the layout.
     pub is_seen: bool,

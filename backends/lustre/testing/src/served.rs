@@ -1,4 +1,4 @@
-//! What the stand-in serves: files, servers, faults and counts, shared by the mount and the test.
+//! The state of the stand-in: files, servers, faults and counts, shared by the mount and the test.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -32,7 +32,7 @@ pub(crate) struct OpenFile {
 /// The entries of an open directory: number, kind, name.
 pub(crate) type DirectoryEntries = Vec<(INodeNo, FileType, std::ffi::OsString)>;
 
-/// What a handle of the kernel stands for.
+/// The object behind a handle of the kernel.
 #[derive(Debug, Clone)]
 pub(crate) enum Handle {
     File(Arc<OpenFile>),

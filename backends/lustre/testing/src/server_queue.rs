@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::counts::OstCounts;
 
-/// A request, and what the caller has to remember of it.
+/// A request, and the caller's data for it.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest<T> {
     pub bytes: u64,
@@ -93,7 +93,7 @@ impl<T> ServerQueue<T> {
         self.is_hung = true;
     }
 
-    /// The server answers again. What it kept ends one latency from now.
+    /// The server answers again. Kept requests end one latency from now.
     pub fn resume(&mut self, now: Instant) -> Vec<Ending<T>> {
         self.is_hung = false;
         let end = now + self.latency.mul_f64(self.slowness);

@@ -94,7 +94,7 @@ impl StandIn {
         &self.root
     }
 
-    /// What was counted.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.served.counts()
     }
@@ -112,7 +112,7 @@ impl StandIn {
         self.served.engine.hang(self.server(ost));
     }
 
-    /// An OST answers again, first what waits.
+    /// An OST answers again, first the waiting requests.
     pub fn resume(&self, ost: u32) {
         self.served.engine.resume(self.server(ost));
     }

@@ -1,4 +1,4 @@
-//! Stores of OpenDAL: directories, memory, and real WebDAV and web servers.
+//! Services of OpenDAL: directories, memory, and real WebDAV and web servers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 

@@ -127,7 +127,7 @@ async fn web_server_without_a_list_names_the_remedy() {
     let error = errors[0].to_string();
     assert_eq!(errors[0].kind(), ErrorKind::Unsupported);
     assert!(error.contains("FOREREAD_HTTP_LIST") && error.contains("webdav://"), "{error}");
-    // A missing list, and one that names a missing object.
+    // A missing list, and a list that names a missing object.
     let (_, errors) = list(&*open(&url, &[("list", "/no/such/list")]).await, "").await;
     assert!(errors[0].to_string().contains("/no/such/list"), "{errors:?}");
     let file = tempfile::NamedTempFile::new().unwrap();

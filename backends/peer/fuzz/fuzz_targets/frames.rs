@@ -2,7 +2,7 @@
 //! the same bytes, or is an error.
 #![no_main]
 
-use foreread_peer::frame::{SampleRequest, HEADER, FrameHeader, decode_tags, encode_tags};
+use foreread_peer::frame::{RequestedSample, HEADER, FrameHeader, decode_tags, encode_tags};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     {
         assert_eq!(decoded.encode(), *header);
     }
-    if let Ok(sample_requests) = SampleRequest::decode(bytes) {
-        assert_eq!(&SampleRequest::encode(sample_requests.into_iter())[..], bytes);
+    if let Ok(sample_requests) = RequestedSample::decode(bytes) {
+        assert_eq!(&RequestedSample::encode(sample_requests.into_iter())[..], bytes);
     }
     if let Ok(tags) = decode_tags(bytes) {
         assert_eq!(&encode_tags(&tags.collect::<Vec<_>>())[..], bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Identity, Nonce, PeerServer, Purpose, RunId, Settings, Token, WireProtection, handshake,
+    Address, Identity, Nonce, PeerServer, Purpose, RunId, ServerLimits, Token, WireProtection, handshake,
 };
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{PeerRequest, PeerService, PeerReply, PeerReplies};
@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").expect("a token");
         let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
         let runtime = tokio::runtime::Handle::current();
-        let settings = Settings { budget: 1000, share: 1000, wire: WireProtection::Checksummed };
+        let settings = ServerLimits { budget: 1000, share: 1000, wire: WireProtection::Checksummed };
         let server = PeerServer::start(&runtime, identity(0), vec![listener], settings, Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);

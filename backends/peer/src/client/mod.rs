@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_connection::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, SampleRequest, decode_tags, encode_tags, kind_of,
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, RequestedSample, decode_tags, encode_tags, kind_of,
 };
 use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
@@ -67,7 +67,7 @@ pub enum ClientEvent {
         /// Its number, larger than all earlier ones.
         request: u64,
         /// The samples. The position is the tag on the wire.
-        sample_requests: Vec<SampleRequest>,
+        sample_requests: Vec<RequestedSample>,
     },
     /// Samples of a request are no longer wanted.
     Cancel {
@@ -134,7 +134,7 @@ enum Status {
 
 #[derive(Debug)]
 struct PendingSample {
-    sample: SampleRequest,
+    sample: RequestedSample,
     status: Status,
     /// When it was requested, or last announced as being read.
     announced: Duration,
@@ -242,14 +242,14 @@ impl ClientMachine {
     fn send_request(
         &mut self,
         request: u64,
-        sample_requests: Vec<SampleRequest>,
+        sample_requests: Vec<RequestedSample>,
         now: Duration,
         actions: &mut Actions,
     ) {
         self.send(
             FrameKind::Request,
             request,
-            SampleRequest::encode(sample_requests.iter().copied()),
+            RequestedSample::encode(sample_requests.iter().copied()),
             actions,
         );
         if self.open == 0 {
@@ -270,7 +270,7 @@ impl ClientMachine {
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
             let sample_requests = request.sample_requests.iter().map(|pending| pending.sample);
-            let payload = SampleRequest::encode(sample_requests);
+            let payload = RequestedSample::encode(sample_requests);
             actions.push(ClientAction::Send(
                 FrameHeader::new(FrameKind::Request, self.run, number).over(&payload),
                 payload,
@@ -491,7 +491,7 @@ mod tests {
     fn requesting(samples: u64) -> ClientMachine {
         let mut machine = ClientMachine::new(Rank(3), 7);
         let sample_requests =
-            (0..samples).map(|id| SampleRequest { key: key(id), due: Tick(id), length: 10 }).collect();
+            (0..samples).map(|id| RequestedSample { key: key(id), due: Tick(id), length: 10 }).collect();
         let mut actions = Vec::new();
         machine
             .on(ClientEvent::Request { request: 1, sample_requests }, Duration::ZERO, &mut actions)

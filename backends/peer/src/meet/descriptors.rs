@@ -1,10 +1,10 @@
 //! Raises the limit of open file descriptors for runs of many ranks.
 //!
-//! A rank has a connection to each rank that it requests from, and one from each rank that requests
-//! from it. They stay open. The default limit of 1,024 descriptors is exceeded at 512 ranks. Then
-//! opening data files fails as well. The limit is raised to what the run needs and no further.
-//! Programs that close all possible descriptors before they start another program become slow with
-//! the highest limit.
+//! A rank has a connection to each rank that it requests from, and a connection from each rank that
+//! requests from it. They stay open. The default limit of 1,024 descriptors is exceeded at 512
+//! ranks. Then opening data files fails as well. The limit is raised to the needs of the run and no
+//! further. Programs that close all possible descriptors before they start another program become
+//! slow with the highest limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -13,7 +13,7 @@ use super::{MeetError, MeetErrorKind};
 /// Descriptors for other uses: data and cache files, sockets to storage, pipes.
 const RESERVED: u64 = 512;
 
-/// Raises the limit to what a run of `world` ranks needs.
+/// Raises the limit to the needs of a run of `world` ranks.
 ///
 /// # Errors
 /// The hard limit is too low.

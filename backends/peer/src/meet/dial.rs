@@ -74,7 +74,7 @@ pub(super) struct Rank0Dialer {
     pub rank: Rank,
     job: u64,
     loader: u16,
-    /// The user's token, or the one that all ranks of a node derive.
+    /// The user's token, or the token that all ranks of a node derive.
     token: Option<Token>,
     began: Instant,
     /// The addresses to which rank 0's process has redirected this loader.

@@ -32,7 +32,7 @@ use super::loader_directory::LoaderDirectory;
 use super::messages::RankInfo;
 use super::node::{host_name, node_id};
 use super::notice::{PrivateDirectory, Rank0Notice, no_token};
-use super::settings::Settings;
+use super::settings::RendezvousSettings;
 use super::{MeetError, MeetErrorKind};
 use crate::lock::lock;
 
@@ -69,9 +69,19 @@ pub(super) struct LocalEndpoint {
 
 impl LocalEndpoint {
     /// Checks the settings and opens the rendezvous directory.
-    pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
-        let Settings { launched, loader, board, network, token, listen, node, group, interface, .. } =
-            settings;
+    pub(super) async fn new(settings: &RendezvousSettings, process: u64) -> Result<Self, MeetError> {
+        let RendezvousSettings {
+            launched,
+            loader,
+            board,
+            network,
+            token,
+            listen,
+            node,
+            group,
+            interface,
+            ..
+        } = settings;
         let selected = interface.as_deref().map(interfaces::selected).transpose()?.unwrap_or_default();
         let (rendezvous, has_token) = (launched.meet()?.clone(), token.is_some());
         let directory = match &rendezvous {

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 pub enum MeetErrorKind {
     /// A setting of the launcher or the user is invalid or missing: a variable, an address, a rank.
     Setting,
-    /// The job has no token, or not one that only the job's user can read.
+    /// The job has no token, or other users can read its token.
     Secret,
     /// A rank did not come or answer before the deadline.
     Deadline,
-    /// Ranks differ in what has to be equal: world size, version, seed, catalog, plan.
+    /// Ranks differ in settings that must be equal: world size, version, seed, catalog, plan.
     Differs,
     /// Another rank gave up and reported the reason.
     Refused,

@@ -240,7 +240,8 @@ impl Follower {
         }
     }
 
-    /// Checks the deadline and shows what is missing. `transferred` grows while bytes arrive.
+    /// Checks the deadline and shows the missing ranks or bytes. `transferred` grows while bytes
+    /// arrive.
     ///
     /// # Errors
     /// The deadline has passed.

@@ -174,7 +174,7 @@ impl FollowerDriver {
         }
     }
 
-    /// Handles the next message of rank 0, or shows what is waited for.
+    /// Handles the next message of rank 0, or shows the progress of waiting.
     async fn next(&mut self) -> Result<(), MeetError> {
         let Some(link) = &mut self.link else { return Ok(()) };
         match timeout_at(self.follower.wait.next(), link.next()).await {

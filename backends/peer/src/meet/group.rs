@@ -21,7 +21,7 @@ use super::hub::Hub;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::owned_task::OwnedTask;
-use super::roster::Roster;
+use super::roster::RunRoster;
 use super::run_session::{Outbox, RunEvents, run};
 use crate::counters::PeerCounters;
 use crate::lock::lock;
@@ -61,14 +61,18 @@ impl RunLink {
     pub(super) fn rank0(
         hub: Arc<Hub>,
         serving: Option<OwnedTask>,
-        roster: &Arc<Roster>,
+        roster: &Arc<RunRoster>,
         context: &OpenContext,
     ) -> Self {
         let following = apply_roster_changes(Arc::clone(&hub), Arc::clone(roster));
         Self::Rank0 { hub, _serving: serving, _following: OwnedTask(context.runtime.spawn(following)) }
     }
 
-    pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &OpenContext) -> Self {
+    pub(super) fn follower(
+        mut driver: FollowerDriver,
+        roster: &Arc<RunRoster>,
+        context: &OpenContext,
+    ) -> Self {
         // The roster has them.
         driver.follower.forget();
         let (outbox, outbox_changes) = watch::channel(Outbox::default());
@@ -83,7 +87,7 @@ impl RunLink {
 pub struct RunGroup {
     endpoint: Arc<LocalEndpoint>,
     running: RunLink,
-    roster: Arc<Roster>,
+    roster: Arc<RunRoster>,
     requester: PeerClientFactory,
     /// Serves samples until all ranks are done.
     server: Mutex<Option<PeerServer>>,
@@ -93,7 +97,7 @@ impl RunGroup {
     pub(super) fn new(
         endpoint: Arc<LocalEndpoint>,
         running: RunLink,
-        roster: Arc<Roster>,
+        roster: Arc<RunRoster>,
         requester: PeerClientFactory,
         server: PeerServer,
     ) -> Self {
@@ -305,7 +309,7 @@ async fn wait_for_arrival(arrivals: &mut watch::Receiver<()>, until: Instant) {
 }
 
 /// Applies address changes of restarted ranks at rank 0, as the other ranks do.
-async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<Roster>) {
+async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<RunRoster>) {
     let mut published = hub.published();
     let mut moves = 0;
     loop {

@@ -25,9 +25,9 @@ use super::messages::{ComparedSettings, Hello, MAX_PART_BYTES, MeetMessage, Rank
 use super::node::host_name;
 use super::owned_task::OwnedTask;
 use super::rank0::{Rank0Driver, Rank0Steps};
-use super::roster::Roster;
+use super::roster::RunRoster;
 use super::sessions::{redirect_all, serve_all};
-use super::settings::Settings;
+use super::settings::RendezvousSettings;
 use super::shared_catalog::{self, RelayOffers, SharedCatalog};
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
@@ -39,8 +39,8 @@ use crate::store_peer::StorePeer;
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ranks that have connected and not started yet. All ranks make the same steps in the same order.
-/// Each step has the deadline of the [`Settings`], which restarts while bytes are transferred or a
-/// rank reports progress.
+/// Each step has the deadline of the [`RendezvousSettings`], which restarts while bytes are
+/// transferred or a rank reports progress.
 ///
 /// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
@@ -84,13 +84,15 @@ impl RendezvousSteps {
     ///
     /// [`MeetError`], one line on every rank. A rank did not come in time, has another version or
     /// world size, or exists twice. Or the rendezvous address or the token is missing.
-    pub async fn join(settings: Settings) -> Result<Self, MeetError> {
+    pub async fn join(settings: RendezvousSettings) -> Result<Self, MeetError> {
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
         descriptors::raise_limit(settings.launched.world_size)?;
         let endpoint = Arc::new(LocalEndpoint::new(&settings, process).await?);
-        let Settings { launched, version, loader, token, deadline, progress, serving: bounds, .. } = settings;
+        let RendezvousSettings {
+            launched, version, loader, token, deadline, progress, serving: bounds, ..
+        } = settings;
         let counters = settings.counters;
         let made = if token.is_some() { None } else { endpoint.generated_token()? };
         let token = token.or_else(|| made.clone());
@@ -196,12 +198,12 @@ impl RendezvousSteps {
     }
 
     /// The addresses of all ranks, as this rank reaches them.
-    fn roster(&self) -> Roster {
+    fn roster(&self) -> RunRoster {
         let (at, moved) = match &self.role {
             Role::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
             Role::Rank0 { .. } | Role::Started => (None, &[][..]),
         };
-        let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
+        let roster = RunRoster::new(&self.infos(), self.endpoint.node.clone(), at);
         moved.iter().for_each(|info| roster.update(info));
         roster
     }
@@ -306,7 +308,7 @@ impl RendezvousSteps {
 
     /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in
     /// their order. They come from a rank of this node or from rank 0. The other ranks of the node
-    /// may get from this rank what it has. `None`s on rank 0.
+    /// may get this rank's catalogs from it. `None`s on rank 0.
     ///
     /// # Errors
     ///

@@ -463,7 +463,7 @@ impl Leader {
         places.filter(|place| !place.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Publishes what is waited for, and the reason `on`.
+    /// Publishes the progress of waiting, and the reason `on`.
     pub(super) fn announce_waiting(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
         let (works, place) = (self.works.0, self.members.location(0));
         let missing = missing.iter().map(|rank| rank.0).collect();

@@ -12,7 +12,7 @@ use foreread_connection::Address;
 use crate::lock::lock;
 
 /// The loaders of one process at one rendezvous address, as rank 0. All of them share an
-/// [`Arc`](std::sync::Arc) of it ([`Settings::board`](super::Settings::board)).
+/// [`Arc`](std::sync::Arc) of it ([`RendezvousSettings::board`](super::RendezvousSettings::board)).
 #[derive(Debug, Default)]
 pub struct LoaderDirectory(Mutex<BTreeMap<u16, Vec<Address>>>);
 

@@ -3,8 +3,8 @@
 //!
 //! A rank belongs to the first process that claims it. That process may reconnect as often as
 //! necessary. Another process gets the rank only when its owner is gone. Before the start, this
-//! ends the rendezvous, because what the ranks have agreed on includes the process that is gone.
-//! During the run, the new process replaces it. No clock: callers pass the time.
+//! ends the rendezvous, because the ranks' agreement includes the process that is gone. During the
+//! run, the new process replaces it. No clock: callers pass the time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

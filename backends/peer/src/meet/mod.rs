@@ -6,7 +6,7 @@
 //! Requests are idempotent, so that a follower reconnects after a lost connection and sends them
 //! again. Samples do not pass through rank 0, and catalogs only once per node. A star is the
 //! simplest topology that can name which of a thousand ranks is missing or differs. Its price is
-//! that rank 0 is a single point of failure for what concerns all ranks.
+//! that rank 0 is a single point of failure for all collective steps.
 //!
 //! State machines without I/O decide (`Leader`, `Rank0Steps`, `Follower`). Tasks do the I/O and
 //! call them. Tests play them on a seeded scheduler.
@@ -50,7 +50,8 @@
 //! | `group`, `roster` | the run: [`RunGroup`], and the addresses of all ranks |
 //!
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
-//! seconds and a heartbeat timeout of ten. [`RendezvousProgress`] shows what a rank waits for.
+//! seconds and a heartbeat timeout of ten. [`RendezvousProgress`] shows the cause of a rank's
+//! waiting.
 
 mod compare;
 mod descriptors;
@@ -89,6 +90,6 @@ pub use interfaces::INTERFACE;
 pub use joining::RendezvousSteps;
 pub use loader_directory::LoaderDirectory;
 pub use notice::given_token;
-pub use settings::Settings;
+pub use settings::RendezvousSettings;
 pub use shared_catalog::SharedCatalog;
 pub use waiting::{RendezvousProgress, WaitingCallback};

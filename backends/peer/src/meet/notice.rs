@@ -101,7 +101,7 @@ impl PrivateDirectory {
             }
             _ => cannot("its parent cannot be read", error),
         })?;
-        // A user who can write to the parent could replace this directory, unless the parent is
+        // A user with write access to the parent could replace this directory, unless the parent is
         // sticky.
         let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
         if open || ![uid, 0].contains(&above.uid()) {

@@ -11,7 +11,7 @@ use crate::peer_client::{PeerClient, PeerClientFactory};
 
 /// The ranks of a run.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct RunRoster {
     /// This node.
     node: String,
     /// Rank 0's host, as this rank reaches it.
@@ -26,7 +26,7 @@ struct RosterEntry {
     remote: Option<Arc<PeerClient>>,
 }
 
-impl Roster {
+impl RunRoster {
     /// `infos` are all ranks. `at` is the address at which this rank reached rank 0, `None` for
     /// rank 0 itself.
     pub(super) fn new(infos: &[RankInfo], node: String, at: Option<&Address>) -> Self {
@@ -99,7 +99,7 @@ mod tests {
             info(2, "b", &["10.0.0.2:9", "unix:@r2"]),
         ];
         let seen = |node: &str, at: Option<&Address>| {
-            let roster = Roster::new(&infos, node.to_owned(), at);
+            let roster = RunRoster::new(&infos, node.to_owned(), at);
             (0..3)
                 .map(|rank| {
                     roster.addresses(Rank(rank)).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn rank_that_was_started_again_has_new_addresses() {
-        let roster = Roster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
+        let roster = RunRoster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
         roster.update(&info(1, "a", &["h:2"]));
         assert_eq!(roster.addresses(Rank(1)), [Address::tcp("h", 2)]);
         assert_eq!(roster.addresses(Rank(9)), []);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn rank_beyond_the_world_takes_no_memory() {
-        let roster = Roster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
+        let roster = RunRoster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
         roster.update(&info(u32::MAX, "a", &["h:2"]));
         assert_eq!(lock(&roster.ranks).len(), 2);
     }

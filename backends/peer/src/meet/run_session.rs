@@ -17,7 +17,7 @@ use super::follower::Follower;
 use super::follower_driver::FollowerDriver;
 use super::link::{IncomingMessage, RankLink};
 use super::messages::{MeetMessage, key};
-use super::roster::Roster;
+use super::roster::RunRoster;
 use super::waiting::WaitDeadline;
 
 /// How often progress is sent.
@@ -50,7 +50,7 @@ pub(super) struct RunEvents {
 /// Maintains the connection until the run ends.
 pub(super) async fn run(
     mut driver: FollowerDriver,
-    roster: Arc<Roster>,
+    roster: Arc<RunRoster>,
     mut outbox: watch::Receiver<Outbox>,
     events: watch::Sender<RunEvents>,
 ) {
@@ -106,7 +106,7 @@ async fn reconnect(driver: &mut FollowerDriver) -> bool {
 struct RunSession<'a> {
     link: RankLink,
     follower: &'a mut Follower,
-    roster: &'a Roster,
+    roster: &'a RunRoster,
     events: &'a watch::Sender<RunEvents>,
 }
 
@@ -165,7 +165,7 @@ impl RunSession<'_> {
         self.link.send_with_bulk(&MeetMessage::part(key, &part), part).await
     }
 
-    /// Publishes what has arrived.
+    /// Publishes the values that have arrived.
     fn publish_events(&mut self) {
         self.follower.moved.drain(..).for_each(|info| self.roster.update(&info));
         if let Ok(Some(_)) = self.follower.take(key::REPORT) {

@@ -1,8 +1,8 @@
 //! Rank 0's end of each other rank's connection.
 //!
 //! One task per connection passes messages to the [`Leader`](super::leader::Leader), which decides,
-//! and sends what is due. All state that outlives the connection is in the leader. A rank that lost
-//! its connection repeats the requests without a reply.
+//! and sends the messages that are due. All state that outlives the connection is in the leader. A
+//! rank that lost its connection repeats the requests without a reply.
 
 use std::sync::Arc;
 use std::time::Duration;

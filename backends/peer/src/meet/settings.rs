@@ -10,11 +10,11 @@ use super::loader_directory::LoaderDirectory;
 use super::node::node_id;
 use super::waiting::WaitingCallback;
 use crate::counters::PeerCounters;
-use crate::serving::shared::Settings as Bounds;
+use crate::serving::shared::ServerLimits;
 
-/// The settings of a rendezvous. The fields of [`Settings::new`] may be changed.
+/// The settings of a rendezvous. The fields of [`RendezvousSettings::new`] may be changed.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]
-pub struct Settings {
+pub struct RendezvousSettings {
     /// The ranks that a launcher started.
     pub launched: Launched,
     /// The program's version. Equal on all ranks.
@@ -32,10 +32,10 @@ pub struct Settings {
     pub listen: Vec<Address>,
     /// The deadline for all ranks to connect, and for each step.
     pub deadline: Duration,
-    /// Called once a second with what is waited for.
+    /// Called once a second with the progress of waiting.
     pub progress: WaitingCallback,
     /// Limits of serving samples.
-    pub serving: Bounds,
+    pub serving: ServerLimits,
     /// The counters of the rendezvous and the run.
     pub counters: Arc<PeerCounters>,
     /// The node's id, equal for processes that can use each other's Unix sockets.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub interface: Option<String>,
 }
 
-impl Settings {
+impl RendezvousSettings {
     /// The first loader of ranks of one `version`. 300 s for all ranks to connect and for each
     /// step, the machine's own sockets, no progress output.
     pub fn new(launched: Launched, version: impl Into<String>) -> Self {
@@ -61,7 +61,7 @@ impl Settings {
             listen: Vec::new(),
             deadline: Duration::from_secs(300),
             progress: Box::new(|_| ()),
-            serving: Bounds::default(),
+            serving: ServerLimits::default(),
             counters: Arc::default(),
             node: node_id(),
             group: String::new(),

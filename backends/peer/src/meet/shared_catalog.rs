@@ -1,7 +1,7 @@
 //! Catalogs that rank 0 has and other ranks need. Each travels once per node.
 //!
 //! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and other
-//! catalogs to ranks that request them. The relay sends what it has, received or opened, to the
+//! catalogs to ranks that request them. The relay sends its catalogs, received or opened, to the
 //! other ranks of its node over separate connections. A rank whose relay is gone or slow requests a
 //! catalog from rank 0. The price is that the other ranks of a node wait for two transfers, one
 //! after another. The bytes that leave rank 0 are bounded. A catalog of gigabytes for a thousand
@@ -263,7 +263,7 @@ async fn relay_to(
 }
 
 /// Fetches the catalogs of these numbers from the `relay` (`true`: sent without a request). The
-/// relay may be silent for at most `silence`. Returns those that arrived.
+/// relay may be silent for at most `silence`. Returns the catalogs that arrived.
 pub(super) async fn fetch(
     network: &dyn Transport,
     (relay, addresses): (Rank, &[Address]),

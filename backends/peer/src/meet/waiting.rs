@@ -82,10 +82,10 @@ impl fmt::Display for RendezvousProgress {
     }
 }
 
-/// Called with what is being waited for.
+/// Called with the progress of waiting.
 pub type WaitingCallback = Box<dyn FnMut(&RendezvousProgress) + Send + Sync>;
 
-/// A deadline that restarts on progress, and shows what is waited for.
+/// A deadline that restarts on progress, and shows the cause of waiting.
 pub(super) struct WaitDeadline {
     began: Instant,
     deadline: Duration,
@@ -141,12 +141,12 @@ impl WaitDeadline {
         })
     }
 
-    /// Shows what is waited for at the next check, independent of the interval.
+    /// Shows the cause of waiting at the next check, independent of the interval.
     pub(super) fn show_now(&mut self) {
         self.is_due = true;
     }
 
-    /// Shows what is waited for, at most once per interval.
+    /// Shows the cause of waiting, at most once per interval.
     pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
         if now.duration_since(self.shown) < PROGRESS_INTERVAL && !self.is_due {
             return;

@@ -6,13 +6,13 @@
 //! and the store's replies. A connection's memory is bounded:
 //!
 //! * Samples requested from the store and responses that wait to be written have together at most
-//!   [`Settings::share`] bytes, or are one sample. Once the store reports that it reads a sample
-//!   from the origin, the sample no longer counts. Slow origin reads therefore do not hold up
-//!   cached samples.
-//! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
-//!   response on each connection. A rank that does not read its responses holds its share and no
-//!   more. A sample larger than the budget is sent when its connection has nothing else. Two ranks
-//!   cannot deadlock, because each has room for one more response.
+//!   [`ServerLimits::share`] bytes, or are one sample. Once the store reports that it reads a
+//!   sample from the origin, the sample no longer counts. Slow origin reads therefore do not hold
+//!   up cached samples.
+//! * Waiting responses of all connections have at most [`ServerLimits::budget`] bytes, plus
+//!   one response on each connection. A rank that does not read its responses holds its share and
+//!   no more. A sample larger than the budget is sent when its connection has nothing else. Two
+//!   ranks cannot deadlock, because each has room for one more response.
 //! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
 //!   connection is not read, and the client gets backpressure.
 //!
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_connection::frame::{
-    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, RequestedSample, decode_tags,
     encode_tags, status_of,
 };
 use foreread_connection::mac::PayloadTag;
@@ -47,7 +47,7 @@ use self::chunk::{ChunkSample, StoreChunk};
 use self::requests::{OpenRequest, QueuedSample};
 
 #[cfg(doc)]
-use self::shared::Settings;
+use self::shared::ServerLimits;
 
 /// Heartbeat interval while a request is open.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
@@ -208,7 +208,7 @@ impl<R> ServerMachine<R> {
             self.cancel(request, &tags, actions);
             return Ok(());
         }
-        let sample_requests = SampleRequest::decode(payload)?;
+        let sample_requests = RequestedSample::decode(payload)?;
         if self.requests.insert(request, OpenRequest::new(sample_requests.len(), now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
@@ -532,12 +532,12 @@ mod tests {
     /// samples of 100 bytes. The last one is due first.
     fn serving(samples: u64) -> ServerMachine<()> {
         let mut machine = ServerMachine::new(7, 250, FrameOutput::new(None));
-        let sample = |id| SampleRequest {
+        let sample = |id| RequestedSample {
             key: SampleKey::new(DatasetId(0), SampleId(id)),
             due: Tick(99 - id),
             length: 100,
         };
-        let sample_requests = SampleRequest::encode((0..samples).map(sample));
+        let sample_requests = RequestedSample::encode((0..samples).map(sample));
         let header = FrameHeader::new(FrameKind::Request, 7, 1).over(&sample_requests);
         machine.expect(&header).unwrap();
         machine.on_request(&header, &sample_requests, Duration::ZERO, &mut Vec::new()).unwrap();

@@ -1,5 +1,4 @@
-//! What all connections that serve samples share: their limits, the budget, the counters and the
-//! source.
+//! The state of all connections that serve samples: limits, budget, counters and source.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -14,7 +13,7 @@ const PERMIT_BYTES: u64 = 1024;
 
 /// Limits of serving samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ServerLimits {
     /// Bytes of responses that wait to be written, over all connections. In addition, each
     /// connection may have one response.
     pub budget: u64,
@@ -25,14 +24,14 @@ pub struct Settings {
     pub wire: WireProtection,
 }
 
-impl Default for Settings {
+impl Default for ServerLimits {
     /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
     fn default() -> Self {
         Self { budget: 32 << 20, share: 4 << 20, wire: WireProtection::default() }
     }
 }
 
-impl Settings {
+impl ServerLimits {
     fn permits(&self) -> u32 {
         (self.budget / PERMIT_BYTES).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
@@ -46,7 +45,7 @@ impl Settings {
 /// State that all connections that serve samples share.
 #[derive(Debug)]
 pub(crate) struct ServingShared {
-    pub(crate) settings: Settings,
+    pub(crate) settings: ServerLimits,
     pub(crate) counters: Arc<PeerCounters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
@@ -54,7 +53,7 @@ pub(crate) struct ServingShared {
 }
 
 impl ServingShared {
-    pub(crate) fn new(settings: Settings, counters: Arc<PeerCounters>) -> Self {
+    pub(crate) fn new(settings: ServerLimits, counters: Arc<PeerCounters>) -> Self {
         let room = Arc::new(Semaphore::new(settings.permits() as usize));
         Self { settings, counters, room, source: RwLock::default() }
     }

@@ -1,9 +1,9 @@
-//! The limits of what serving holds, and fairness between ranks.
+//! The limits of the memory that serving holds, and fairness between ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{Address, Settings, frame};
+use foreread_peer::{Address, ServerLimits, frame};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::{ReadAll, TestRandom};
 use foreread_types::Rank;
@@ -21,7 +21,7 @@ use crate::support::{AnswerRule, Node, SampleStore, batch, raw, read_all, run, s
 async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
         let world = SimulatedNetwork::new(seed);
-        let settings = Settings { budget, share: budget / 2 + 1, ..Settings::default() };
+        let settings = ServerLimits { budget, share: budget / 2 + 1, ..ServerLimits::default() };
         let known = samples(150, 20_000);
         let mut nodes = Vec::new();
         for rank in 0..4u32 {
@@ -55,7 +55,7 @@ async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
 async fn greedy_rank_does_not_starve_another() {
     let world = SimulatedNetwork::new(1);
     let known = samples(3000, 20_000);
-    let settings = Settings { budget: 400_000, share: 200_000, ..Settings::default() };
+    let settings = ServerLimits { budget: 400_000, share: 200_000, ..ServerLimits::default() };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
     // One second per 6.4 MB: time passes as on a cable.
@@ -93,13 +93,13 @@ async fn greedy_rank_does_not_starve_another() {
 async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
     let world = SimulatedNetwork::new(1);
     let known = samples(2000, 20_000);
-    let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
+    let settings = ServerLimits { budget: 300_000, share: 200_000, ..ServerLimits::default() };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
     let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let sample_requests =
-        frame::SampleRequest::encode(batch(&known).iter().map(|request| frame::SampleRequest {
+        frame::RequestedSample::encode(batch(&known).iter().map(|request| frame::RequestedSample {
             key: request.key,
             due: request.due,
             length: request.len(),
@@ -127,7 +127,7 @@ async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
 async fn origin_reads_do_not_delay_cached_samples() {
     let world = SimulatedNetwork::new(1);
     let known = samples(1000, 20_000);
-    let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
+    let settings = ServerLimits { budget: 100_000, share: 100_000, ..ServerLimits::default() };
     let rule = |_: Rank, requested: &foreread_tier::PeerRequest| match requested.key.id.0 {
         0..900 => AnswerRule::Reading(Duration::from_secs(5)),
         _ => AnswerRule::Now,
@@ -156,7 +156,7 @@ async fn random_disconnects_lose_no_response_and_no_budget() {
             0 => AnswerRule::Reading(Duration::from_millis(40)),
             _ => AnswerRule::Now,
         });
-        let settings = Settings { budget: 50_000, share: 20_000, ..Settings::default() };
+        let settings = ServerLimits { budget: 50_000, share: 20_000, ..ServerLimits::default() };
         let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
         let requester =
             Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
@@ -186,7 +186,7 @@ async fn random_disconnects_lose_no_response_and_no_budget() {
 async fn cancelled_samples_leave_the_queue() {
     let world = SimulatedNetwork::new(1);
     let known = samples(2000, 20_000);
-    let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };
+    let settings = ServerLimits { budget: 20_000, share: 20_000, ..ServerLimits::default() };
     let store = SampleStore::new(&known, |_, requested| match requested.key.id.0 {
         0 => AnswerRule::Silently(Duration::from_millis(900)),
         _ => AnswerRule::Now,

@@ -1,4 +1,4 @@
-//! Bursts of requests to a rank: when they are sent, and what happens to those that are dropped.
+//! Bursts of requests to a rank: when they are sent, and the end of dropped requests.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use foreread_peer::{Address, Settings};
+use foreread_peer::{Address, ServerLimits};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::Tier;
 use foreread_tier_testing::KnownSample;
@@ -23,9 +23,9 @@ async fn two(
     let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
     let store = SampleStore::new(known, move |_, requested| rule(requested.key.id.0));
-    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], ServerLimits::default(), store).await;
     let requester =
-        Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&two, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     (world, owner, requester)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Identity, PeerClient, PeerCounters, PeerServer, RawFrames, Settings, Token, Transport,
+    Address, Identity, PeerClient, PeerCounters, PeerServer, RawFrames, ServerLimits, Token, Transport,
     WireProtection, frame,
 };
 use foreread_peer_testing::SimulatedNetwork;
@@ -28,9 +28,9 @@ async fn two(
     let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
     let store = SampleStore::new(known, move |_, requested| rule(requested.key.id.0));
-    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], ServerLimits::default(), store).await;
     let requester =
-        Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&two, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     (world, owner, requester)
 }
 
@@ -135,7 +135,7 @@ async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
     let refused = read_one(&tier, &known[0]).await.unwrap_err();
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
-    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), store).await;
+    let again = Node::new(&world.host("one"), 0, &addresses, ServerLimits::default(), store).await;
     sleep(Duration::from_secs(1)).await;
     read_all(&tier, &known).await;
     // Without open requests, the end of a connection is not a failure.
@@ -154,12 +154,12 @@ async fn rank_restarted_at_another_address_is_found() {
     assert!(read_one(&tier, &known[0]).await.is_err());
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let again =
-        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), store).await;
+        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], ServerLimits::default(), store).await;
     tier.moved(again.server.addresses().to_vec());
     read_all(&tier, &known).await;
 }
 
-/// Of several addresses, one that accepts the connection has all the remaining time for the
+/// Of several addresses, the first to accept the connection has all the remaining time for the
 /// handshake.
 #[tokio::test(start_paused = true)]
 async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
@@ -247,7 +247,8 @@ async fn slow_cable_is_not_a_heartbeat_timeout() {
     assert_eq!(owner.server.counters().read().served, 20);
     let large = samples(1, 2_000_000);
     let store = SampleStore::new(&large, |_, _| AnswerRule::Now);
-    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let slow =
+        Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], ServerLimits::default(), store).await;
     read_all(&slow.seen_by(&requester), &large).await;
     assert_eq!(requester.server.counters().read().timed_out, 0);
 }
@@ -262,7 +263,8 @@ async fn other_token_opens_no_connection_in_either_direction() {
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("three", 0)];
     let stranger =
-        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), store).await;
+        Node::with_identity(&world.host("three"), stranger, run(), &listen, ServerLimits::default(), store)
+            .await;
     let error = read_one(&owner.seen_by(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!(owner.server.counters().read().unauthenticated, 1);
@@ -279,7 +281,7 @@ async fn other_token_opens_no_connection_in_either_direction() {
         other_job,
         run(),
         &[Address::tcp("three", 0)],
-        Settings::default(),
+        ServerLimits::default(),
         SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
@@ -331,7 +333,7 @@ async fn answers_with(
         }
     });
     let host = world.host("two");
-    let settings = Settings { wire, ..Settings::default() };
+    let settings = ServerLimits { wire, ..ServerLimits::default() };
     let requester = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = requester.requester.remote(Rank(0), vec![address]);
     (world, tier)
@@ -448,7 +450,7 @@ async fn rendezvous_connections_are_passed_to_their_receiver() {
         &Handle::current(),
         identity(0),
         vec![listener],
-        Settings::default(),
+        ServerLimits::default(),
         Arc::new(PeerCounters::default()),
     );
     let mut meetings = server.meetings().unwrap();
@@ -484,7 +486,7 @@ async fn half_received_message_is_received_later() {
     let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
     let counters = Arc::new(PeerCounters::default());
     let server =
-        PeerServer::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
+        PeerServer::start(&Handle::current(), identity(0), vec![listener], ServerLimits::default(), counters);
     let mut meetings = server.meetings().unwrap();
     let network = world.host("two");
     let address = &server.addresses()[0];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Settings, SystemTransport, Transport, WireProtection};
+use foreread_peer::{Address, ServerLimits, SystemTransport, Transport, WireProtection};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{ErrorKind, Span};
 use foreread_tier_testing::{ReadAll, conformance};
@@ -13,8 +13,8 @@ use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, read_all, read
 
 async fn conforms(network: Arc<dyn Transport>, address: Address, wire: WireProtection) {
     let known = conformance::samples(11);
-    let settings = Settings { wire, ..Settings::default() };
-    for settings in [settings, Settings { budget: 1, share: 1, ..settings }] {
+    let settings = ServerLimits { wire, ..ServerLimits::default() };
+    for settings in [settings, ServerLimits { budget: 1, share: 1, ..settings }] {
         let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
         let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, store).await;
         let requester =
@@ -61,12 +61,13 @@ async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
         &network,
         0,
         &listen,
-        Settings::default(),
+        ServerLimits::default(),
         SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
     let requester =
-        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&network, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     let addresses = owner.server.addresses().to_vec();
     let remote = requester.requester.remote(foreread_types::Rank(0), addresses.clone());
     assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
@@ -83,9 +84,10 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
     let network = SimulatedNetwork::new(3).host("one");
     let known = samples(10_000, 10);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
-    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], ServerLimits::default(), store).await;
     let requester =
-        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&network, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     read_all(&owner.seen_by(&requester), &known).await;
     let (served, got) = (owner.server.counters().read(), requester.server.counters().read());
     assert_eq!((served.served, served.served_bytes, served.refused), (10_000, 100_000, 0));
@@ -104,9 +106,10 @@ async fn each_error_kind_arrives_and_harms_no_other_sample() {
         2 => AnswerRule::Fails(ErrorKind::Throttled),
         _ => AnswerRule::Now,
     });
-    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], ServerLimits::default(), store).await;
     let requester =
-        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&network, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     let tier = owner.seen_by(&requester);
     let mut requested = batch(&known);
     let mut other = known[0].whole(4);
@@ -150,12 +153,13 @@ async fn server_without_a_source_holds_no_sample() {
         &network,
         0,
         &[Address::tcp("one", 0)],
-        Settings::default(),
+        ServerLimits::default(),
         SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
     let requester =
-        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&network, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     let tier = owner.seen_by(&requester);
     assert!(read_one(&tier, &known[0]).await.is_ok());
     owner.store = SampleStore::new(&known, |_, _| AnswerRule::Now); // the first is gone

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foreread_peer::frame::{FrameHeader, FrameKind, SampleRequest, encode_tags};
-use foreread_peer::{Address, RawFrames, Settings, SystemTransport, Transport, WireProtection};
+use foreread_peer::frame::{FrameHeader, FrameKind, RequestedSample, encode_tags};
+use foreread_peer::{Address, RawFrames, ServerLimits, SystemTransport, Transport, WireProtection};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -22,8 +22,8 @@ use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, raw, raw_answe
 fn seed(requests_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
     let header = |kind, request| FrameHeader::new(kind, run().tag(), request);
     let sample_request =
-        |id| SampleRequest { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
-    let sample_requests = SampleRequest::encode((0..5).map(sample_request));
+        |id| RequestedSample { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
+    let sample_requests = RequestedSample::encode((0..5).map(sample_request));
     let tags = encode_tags(&[0, 1, 4]);
     let words = FrameHeader { status: 3, tag: 1, sample: 1, ..header(FrameKind::Answer, 0) };
     let content = &samples(1, 1000)[0].content;
@@ -121,7 +121,7 @@ async fn to_server(wire: WireProtection, bytes: Sends<'_>) {
         4 => AnswerRule::Reading(Duration::from_millis(50)),
         _ => AnswerRule::Now,
     });
-    let settings = Settings { budget: 10_000, share: 5_000, wire };
+    let settings = ServerLimits { budget: 10_000, share: 5_000, wire };
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
     let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
@@ -155,7 +155,7 @@ async fn to_requester(wire: WireProtection, bytes: Sends<'_>) {
         std::future::pending::<()>().await;
     };
     let host = world.host("two");
-    let settings = Settings { wire, ..Settings::default() };
+    let settings = ServerLimits { wire, ..ServerLimits::default() };
     let requester = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = requester.requester.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
@@ -233,9 +233,10 @@ async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
     let known = samples(20, 50_000);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("127.0.0.1", 0)];
-    let owner = Node::new(&network, 0, &listen, Settings::default(), store).await;
+    let owner = Node::new(&network, 0, &listen, ServerLimits::default(), store).await;
     let requester =
-        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+        Node::new(&network, 1, &[], ServerLimits::default(), SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48, 87, 88] {
         let (mut stream, mut frames) =

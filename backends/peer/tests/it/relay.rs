@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::frame::HEADER;
 use foreread_peer::{
-    Address, BoxedStream, ControlConnection, Identity, Nonce, PeerServer, RunId, Settings, Transport,
+    Address, BoxedStream, ControlConnection, Identity, Nonce, PeerServer, RunId, ServerLimits, Transport,
     WireProtection,
 };
 use foreread_peer_testing::SimulatedNetwork;
@@ -26,7 +26,7 @@ const HELLO: usize = 92;
 const ANSWER: usize = 112;
 const CONFIRMATION: usize = 16;
 
-/// The actions of the man in the middle, and what it has seen.
+/// The actions of the man in the middle, and the messages that it has seen.
 struct Middle {
     draw: TestRandom,
     wire: WireProtection,
@@ -219,9 +219,8 @@ fn other_samples(known: &[KnownSample], seed: u64) -> Vec<KnownSample> {
     KnownSample::generate(seed, names)
 }
 
-/// Three servers: the one that clients expect, another rank of its run, and the same rank in
-/// another run.
-async fn owners(world: &SimulatedNetwork, known: &[KnownSample], settings: Settings) -> [Node; 3] {
+/// Three servers: the expected rank, another rank of its run, and the same rank in another run.
+async fn owners(world: &SimulatedNetwork, known: &[KnownSample], settings: ServerLimits) -> [Node; 3] {
     let store = |known: &[KnownSample]| SampleStore::new(known, |_, _| AnswerRule::Now);
     let at = |host: &str| [Address::tcp(host, 0)];
     let (second, third) = (store(&other_samples(known, 6)), store(&other_samples(known, 7)));
@@ -242,7 +241,7 @@ async fn through_a_relay(
     changes: u64,
 ) -> (u64, u64, u64) {
     let world = SimulatedNetwork::new(draw.seed);
-    let settings = Settings { wire, ..Settings::default() };
+    let settings = ServerLimits { wire, ..ServerLimits::default() };
     let known = samples(6, 1000);
     let nodes = owners(&world, &known, settings).await;
     let askers = [
@@ -307,7 +306,7 @@ async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
     assert!(right > 100 && failed > 100, "{right} came, {failed} did not");
 }
 
-/// The same relay without keyed protection: it can do what the other modes prevent.
+/// The same relay without keyed protection: it can do the attacks that the other modes prevent.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_checksummed_samples_can_change_them() {
@@ -320,7 +319,7 @@ async fn relay_of_checksummed_samples_can_change_them() {
 async fn relay_that_changes_nothing_is_not_noticed() {
     for wire in [WireProtection::Authenticated, WireProtection::Sealed] {
         let world = SimulatedNetwork::new(1);
-        let settings = Settings { wire, ..Settings::default() };
+        let settings = ServerLimits { wire, ..ServerLimits::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
         let requester =
@@ -338,7 +337,7 @@ async fn relay_that_changes_nothing_is_not_noticed() {
     }
 }
 
-/// Rendezvous messages through the relay: each that arrives is the next one that was sent.
+/// Rendezvous messages through the relay: each arrives in the order of sending.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_a_rendezvous_delivers_no_other_message() {
@@ -348,7 +347,7 @@ async fn relay_of_a_rendezvous_delivers_no_other_message() {
     for (rank, host) in [(0, "one"), (2, "two")] {
         let listener = world.host(host).listen(&Address::tcp(host, 0)).await.unwrap();
         let runtime = tokio::runtime::Handle::current();
-        let settings = Settings::default();
+        let settings = ServerLimits::default();
         servers.push(PeerServer::start(&runtime, identity(rank), vec![listener], settings, Arc::default()));
     }
     let source: Arc<dyn PeerService> = SampleStore::new(&[], |_, _| AnswerRule::Now);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foreread_peer::frame::{FrameHeader, FrameKind};
 use foreread_peer::{
-    Address, Nonce, PeerCounters, PeerServer, RunId, Settings, SystemTransport, Transport, WireProtection,
+    Address, Nonce, PeerCounters, PeerServer, RunId, ServerLimits, SystemTransport, Transport, WireProtection,
 };
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{ErrorKind, PeerService};
@@ -43,7 +43,8 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let known = samples(3, 1000);
     let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     for (wire, address) in connections(directory.path()) {
-        let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
+        let (what, settings) =
+            (format!("{wire} {address}"), ServerLimits { wire, ..ServerLimits::default() });
         let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
         let owner = Node::new(&network, 0, &[address], settings, store).await;
         let other = Node::with_identity(&network, identity(1), other_run(), &[], settings, nothing()).await;
@@ -66,10 +67,10 @@ async fn rank_in_no_run_serves_no_sample() {
     let listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let counters = Arc::new(PeerCounters::default());
     let server =
-        PeerServer::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
+        PeerServer::start(&Handle::current(), identity(0), vec![listener], ServerLimits::default(), counters);
     let store: Arc<dyn PeerService> = SampleStore::new(&known, |_, _| AnswerRule::Now);
     server.serve(Arc::downgrade(&store));
-    let requester = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
+    let requester = Node::new(&world.host("two"), 1, &[], ServerLimits::default(), nothing()).await;
     let tier = || requester.requester.remote(Rank(0), server.addresses().to_vec());
     let error = read_one(&tier(), &known[0]).await.unwrap_err().to_string();
     assert!(error.contains("in another run, or in none yet"), "{error}");
@@ -88,7 +89,8 @@ async fn client_rejects_frames_of_another_run_on_any_connection() {
     let known = samples(1, 1000);
     let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     for (wire, address) in connections(directory.path()) {
-        let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
+        let (what, settings) =
+            (format!("{wire} {address}"), ServerLimits { wire, ..ServerLimits::default() });
         let mut listener = network.listen(&address).await.unwrap();
         let address = listener.address().clone();
         let (key, content) = (known[0].key, known[0].content.clone());
@@ -120,16 +122,18 @@ async fn server_rejects_frames_of_another_run() {
     let world = SimulatedNetwork::new(1);
     let known = samples(1, 1000);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let owner =
+        Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], ServerLimits::default(), store).await;
     let network = world.host("two");
     let (mut stream, mut frames) =
         raw(&network, &owner.server.addresses()[0], 1, WireProtection::Authenticated).await;
-    let sample_requests =
-        foreread_peer::frame::SampleRequest::encode(std::iter::once(foreread_peer::frame::SampleRequest {
+    let sample_requests = foreread_peer::frame::RequestedSample::encode(std::iter::once(
+        foreread_peer::frame::RequestedSample {
             key: known[0].key,
             due: foreread_types::Tick(0),
             length: 1000,
-        }));
+        },
+    ));
     let header = FrameHeader::new(FrameKind::Request, other_run().tag(), 1);
     stream.write_all(&frames.frame(header, None, &sample_requests)).await.unwrap();
     let mut heard = Vec::new();

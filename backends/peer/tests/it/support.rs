@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::{
     Address, BoxedStream, Identity, Nonce, PeerClient, PeerClientFactory, PeerCounters, PeerServer, Purpose,
-    RawFrames, RunId, SampleOffer, Settings, Token, Transport, TransportListener, WireProtection, handshake,
+    RawFrames, RunId, SampleOffer, ServerLimits, Token, Transport, TransportListener, WireProtection,
+    handshake,
 };
 use foreread_tier::{
     ArenaBuffers, ErrorKind, OpenContext, PeerReplies, PeerReply, PeerRequest, PeerService, Tier, TierError,
@@ -154,7 +155,7 @@ impl Node {
         network: &Arc<dyn Transport>,
         rank: u32,
         listen: &[Address],
-        settings: Settings,
+        settings: ServerLimits,
         store: Arc<SampleStore>,
     ) -> Self {
         Self::with_identity(network, identity(rank), run(), listen, settings, store).await
@@ -165,7 +166,7 @@ impl Node {
         identity: Identity,
         run: RunId,
         listen: &[Address],
-        settings: Settings,
+        settings: ServerLimits,
         store: Arc<SampleStore>,
     ) -> Self {
         let mut listeners = Vec::new();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, Settings};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSettings, RendezvousSteps, RunEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -78,7 +78,7 @@ async fn progress_is_shown_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown[rank as usize]);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{waiting}"));
-            let settings = Settings { progress: Box::new(progress), ..job.settings(rank) };
+            let settings = RendezvousSettings { progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(RendezvousSteps::join(settings))
         })
         .collect();
@@ -153,7 +153,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         let shown = Arc::clone(&shown);
         let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
         let settings =
-            Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
+            RendezvousSettings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
         tokio::spawn(async move { RendezvousSteps::join(settings).await.err() })
     });
     // Independent of the deadline, and no longer than that.
@@ -162,9 +162,11 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         let shown_lines = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&shown_lines);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
-        let settings =
-            Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
-        let settings = Settings { deadline, progress: Box::new(progress), ..settings };
+        let settings = RendezvousSettings {
+            token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()),
+            ..job.settings(2)
+        };
+        let settings = RendezvousSettings { deadline, progress: Box::new(progress), ..settings };
         let joined = async move { (RendezvousSteps::join(settings).await.err(), began.elapsed()) };
         strange.push((deadline, shown_lines, tokio::spawn(joined)));
     }
@@ -294,7 +296,7 @@ async fn restarted_rank_is_admitted_after_another_claim() {
     // Its machine dies without notice, and another one restarts the rank before that is detected.
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
-    let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
+    let settings = RendezvousSettings { network: job.network.host("another"), ..job.settings(1) };
     let again = begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap();
     assert_eq!(again.run(), groups[0].run());
 }
@@ -303,7 +305,10 @@ async fn restarted_rank_is_admitted_after_another_claim() {
 #[tokio::test(start_paused = true)]
 async fn port_of_a_job_with_another_token_is_skipped() {
     let job = Job::new(3);
-    let other = Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(0) };
+    let other = RendezvousSettings {
+        token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()),
+        ..job.settings(0)
+    };
     let other = tokio::spawn(async move { RendezvousSteps::join(other).await.err() });
     tokio::time::sleep(SECOND / 2).await;
     let groups = job.start().await;
@@ -391,8 +396,11 @@ async fn disconnected_rank_is_named_soon_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-            let settings =
-                Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
+            let settings = RendezvousSettings {
+                deadline: SECOND * 300,
+                progress: Box::new(progress),
+                ..job.settings(rank)
+            };
             tokio::spawn(async move {
                 let mut joining = RendezvousSteps::join(settings).await.unwrap();
                 tokio::time::sleep(SECOND * if rank == 1 { 5 } else { 1 }).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::PeerCounters;
-use foreread_peer::meet::{MeetError, MeetErrorKind, RendezvousSteps, Settings, SharedCatalog};
+use foreread_peer::meet::{MeetError, MeetErrorKind, RendezvousSettings, RendezvousSteps, SharedCatalog};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -31,7 +31,8 @@ fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let counters: Arc<PeerCounters> = Arc::default();
     let ranks = (0..job.size).map(|rank| {
         let counters = if rank == 0 { Arc::clone(&counters) } else { Arc::default() };
-        let settings = Settings { node: format!("n{}", rank / ON_NODE), counters, ..job.settings(rank) };
+        let settings =
+            RendezvousSettings { node: format!("n{}", rank / ON_NODE), counters, ..job.settings(rank) };
         let (act, bulks) = (act.clone(), if rank == 0 { bulks.to_vec() } else { Vec::new() });
         tokio::spawn(async move {
             let mut joining = RendezvousSteps::join(settings).await.unwrap();

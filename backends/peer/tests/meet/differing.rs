@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, Settings};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSettings, RendezvousSteps};
 use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
@@ -32,7 +32,7 @@ async fn different_world_size_or_version_is_reported_on_every_rank() {
             if rank == 2 {
                 (launched.world_size, of_rank) = (size, version);
             }
-            let settings = Settings { version: of_rank.to_owned(), ..job.settings_of(launched) };
+            let settings = RendezvousSettings { version: of_rank.to_owned(), ..job.settings_of(launched) };
             async move {
                 // The last rank comes after the difference is known.
                 tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;

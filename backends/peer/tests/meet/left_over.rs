@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::Address;
-use foreread_peer::meet::{MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings};
+use foreread_peer::meet::{MeetErrorKind, Rendezvous, RendezvousSettings, RendezvousSteps, RunEnd, RunGroup};
 use foreread_tier::PeerService;
 use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
@@ -28,8 +28,8 @@ fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Ar
         let host = if rank == 0 { "r0".to_owned() } else { format!("b{rank}") };
         let lines = Arc::clone(&shown);
         let progress = move |waiting: &_| lines.lock().unwrap().push(format!("{rank}: {waiting}"));
-        let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
-        let settings = Settings { progress: Box::new(progress), ..settings };
+        let settings = RendezvousSettings { network: job.network.host(host), ..job.settings(rank) };
+        let settings = RendezvousSettings { progress: Box::new(progress), ..settings };
         let wait = wait(rank);
         tokio::spawn(async move {
             sleep(wait).await;
@@ -55,7 +55,7 @@ async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
     sleep(SECOND).await;
     let ranks = [0, 1].map(|rank| {
         let host = if rank == 0 { "r0" } else { "b1" };
-        let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
+        let settings = RendezvousSettings { network: job.network.host(host), ..job.settings(rank) };
         tokio::spawn(async move { RendezvousSteps::join(settings).await.unwrap() })
     });
     let joined = all(ranks).await;
@@ -131,7 +131,7 @@ async fn left_over_rank_between_steps_changes_nothing() {
     let hosts = ["r0", "b1", "b2"];
     let ranks = [0, 1, 2].map(|rank| {
         let network = job.network.host(hosts[rank as usize]);
-        let settings = Settings { network, ..job.settings(rank) };
+        let settings = RendezvousSettings { network, ..job.settings(rank) };
         tokio::spawn(async move {
             let mut joining = RendezvousSteps::join(settings).await.unwrap();
             for _ in 0..15 {
@@ -157,11 +157,11 @@ async fn rank_of_another_world_size_or_version_fails_alone() {
         let job = Job::new(3);
         let mut launched = job.launched(1);
         launched.world_size = size;
-        let stray = Settings {
+        let stray = RendezvousSettings {
             network: job.network.host("stray"),
             token: Some(foreread_peer::Token::new(crate::support::TOKEN).unwrap()),
             deadline: DEADLINE,
-            ..Settings::new(launched, version)
+            ..RendezvousSettings::new(launched, version)
         };
         let stray = tokio::spawn(async move {
             sleep(SECOND).await;
@@ -183,9 +183,9 @@ async fn rank_of_another_world_size_or_version_fails_alone() {
 }
 
 /// A rank of two that meet by a notice in a directory.
-fn by_notice(job: &Job, rank: u32, directory: &Path) -> Settings {
+fn by_notice(job: &Job, rank: u32, directory: &Path) -> RendezvousSettings {
     let launched = launched(rank, 2, Rendezvous::Directory(directory.to_owned()));
-    Settings { token: None, ..job.settings_of(launched) }
+    RendezvousSettings { token: None, ..job.settings_of(launched) }
 }
 
 /// The hosts in a dead run's notice neither accept nor refuse connections.
@@ -220,7 +220,8 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
     leave_notice(&path, &["nowhere:1"]);
     let (sender, mut shown_lines) = tokio::sync::mpsc::unbounded_channel();
     let progress = Box::new(move |waiting: &_| drop(sender.send(format!("{waiting}"))));
-    let joining = tokio::spawn(RendezvousSteps::join(Settings { progress, ..by_notice(&job, 1, &path) }));
+    let joining =
+        tokio::spawn(RendezvousSteps::join(RendezvousSettings { progress, ..by_notice(&job, 1, &path) }));
     let first = shown_lines.recv().await.unwrap();
     assert!(first.contains("cannot connect"), "{first}");
     std::fs::remove_file(path.join("rank0")).unwrap();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::meet::{
-    LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
+    LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSettings, RendezvousSteps, RunEnd, RunGroup,
 };
 use tokio::time::sleep;
 
@@ -34,9 +34,9 @@ impl std::ops::Deref for Several {
 }
 
 /// The settings of a rank's loader of this number, with the rendezvous `place`.
-fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settings {
+fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> RendezvousSettings {
     let settings = job.settings_of(launched(rank, job.size, place.clone()));
-    Settings { loader, board: Arc::clone(&job.board), ..settings }
+    RendezvousSettings { loader, board: Arc::clone(&job.board), ..settings }
 }
 
 /// All ranks with their loader of this number.
@@ -132,7 +132,10 @@ async fn rank_that_is_a_loader_ahead_waits_for_the_others() {
                     sleep(SECOND * if rank == late { 20 } else { rank }).await;
                     let progress =
                         move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-                    let second = Settings { progress: Box::new(progress), ..settings(&job, rank, 1, &place) };
+                    let second = RendezvousSettings {
+                        progress: Box::new(progress),
+                        ..settings(&job, rank, 1, &place)
+                    };
                     let second = begin(RendezvousSteps::join(second).await.unwrap()).await.unwrap();
                     (first.leave(DEADLINE).await, second.leave(DEADLINE).await)
                 })
@@ -213,7 +216,7 @@ async fn loader_made_by_rank_0_alone_fails_with_the_remedy() {
     let shown = Arc::new(Mutex::new(Vec::new()));
     let shown_lines = Arc::clone(&shown);
     let progress = move |waiting: &_| shown_lines.lock().unwrap().push(format!("{waiting}"));
-    let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
+    let alone = RendezvousSettings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
     let error = RendezvousSteps::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
     let remedy = "if only some ranks make this loader, set `rank` 0 and `world_size` 1 there";
@@ -232,7 +235,7 @@ async fn next_port_of_another_run_does_not_end_a_later_rendezvous() {
     let first = start(&job, 0, &place).await;
     let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
     let token = foreread_peer::Token::new(crate::support::OTHER_TOKEN).unwrap();
-    let strange = Settings { token: Some(token), ..job.settings_of(strange) };
+    let strange = RendezvousSettings { token: Some(token), ..job.settings_of(strange) };
     let strange = tokio::spawn(async move { RendezvousSteps::join(strange).await.err() });
     let early = {
         let settings = settings(&job, 1, 1, &place);

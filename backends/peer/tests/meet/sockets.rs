@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use foreread_peer::Token;
 use foreread_peer::meet::{
-    Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
+    Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSettings, RendezvousSteps, RunEnd,
+    RunGroup,
 };
 use foreread_tier_testing::{NEVER, until};
 use foreread_types::Rank;
 
 use crate::support::{TOKEN, all, begin, compare, launched, leave_notice};
 
-fn settings(launched: Launched, token: Option<&str>) -> Settings {
+fn settings(launched: Launched, token: Option<&str>) -> RendezvousSettings {
     let token = token.map(|token| Token::new(token).unwrap());
-    Settings { token, deadline: NEVER, ..Settings::new(launched, "1.0") }
+    RendezvousSettings { token, deadline: NEVER, ..RendezvousSettings::new(launched, "1.0") }
 }
 
 /// All ranks on one node. The text distinguishes this job from others.
@@ -40,7 +41,8 @@ async fn meet_again(
         .rev()
         .map(|rank| {
             let launched = launched(rank, size, rendezvous());
-            let settings = Settings { loader, board: Arc::clone(board), ..settings(launched, token) };
+            let settings =
+                RendezvousSettings { loader, board: Arc::clone(board), ..settings(launched, token) };
             tokio::spawn(async move { begin(RendezvousSteps::join(settings).await.unwrap()).await.unwrap() })
         })
         .collect();
@@ -71,7 +73,8 @@ async fn rank_without_the_nodes_token_is_refused() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
     let first = tokio::spawn(RendezvousSteps::join(settings(launched(0, 2, place()), Some(TOKEN))));
-    let without = Settings { deadline: Duration::from_secs(10), ..settings(launched(1, 2, place()), None) };
+    let without =
+        RendezvousSettings { deadline: Duration::from_secs(10), ..settings(launched(1, 2, place()), None) };
     let error = RendezvousSteps::join(without).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Secret, "{error}");
     first.abort();
@@ -106,7 +109,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
     let place = || Rendezvous::Directory(path.clone());
-    let settings = |rank, interface: &str| Settings {
+    let settings = |rank, interface: &str| RendezvousSettings {
         interface: Some(interface.to_owned()),
         ..settings(launched(rank, 2, place()), None)
     };

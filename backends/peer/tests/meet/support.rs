@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::Token;
-use foreread_peer::meet::{Launched, MeetError, Rendezvous, RendezvousSteps, RunGroup, Settings};
+use foreread_peer::meet::{Launched, MeetError, Rendezvous, RendezvousSettings, RendezvousSteps, RunGroup};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{HeapBuffers, OpenContext};
 use foreread_types::{Fingerprint, Rank};
@@ -54,17 +54,17 @@ impl Job {
         launched(rank, self.size, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000, 7001] })
     }
 
-    pub fn settings(&self, rank: u32) -> Settings {
+    pub fn settings(&self, rank: u32) -> RendezvousSettings {
         self.settings_of(self.launched(rank))
     }
 
-    pub fn settings_of(&self, launched: Launched) -> Settings {
+    pub fn settings_of(&self, launched: Launched) -> RendezvousSettings {
         let host = format!("r{}", launched.rank);
-        Settings {
+        RendezvousSettings {
             network: self.network.host(host),
             token: Some(Token::new(TOKEN).unwrap()),
             deadline: DEADLINE,
-            ..Settings::new(launched, "1.0")
+            ..RendezvousSettings::new(launched, "1.0")
         }
     }
 

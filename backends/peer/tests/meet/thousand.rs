@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_peer::PeerCounters;
-use foreread_peer::meet::{RendezvousSteps, RunEnd, Settings, SharedCatalog};
+use foreread_peer::meet::{RendezvousSettings, RendezvousSteps, RunEnd, SharedCatalog};
 use tokio::time::sleep;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
@@ -14,8 +14,8 @@ const RANKS: u32 = 1024;
 const ON_NODE: u32 = 8;
 
 /// A rank of a job with several nodes.
-fn settings(job: &Job, rank: u32, counters: &Arc<PeerCounters>) -> Settings {
-    Settings {
+fn settings(job: &Job, rank: u32, counters: &Arc<PeerCounters>) -> RendezvousSettings {
+    RendezvousSettings {
         node: format!("n{}", rank / ON_NODE),
         deadline: Duration::from_secs(300),
         counters: Arc::clone(counters),
@@ -108,7 +108,9 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
             let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
             tokio::spawn(async move {
                 let mut joining =
-                    RendezvousSteps::join(Settings { deadline: DEADLINE, ..settings }).await.unwrap();
+                    RendezvousSteps::join(RendezvousSettings { deadline: DEADLINE, ..settings })
+                        .await
+                        .unwrap();
                 let bulks = if rank == 0 { vec![SharedCatalog::needed(catalog.clone())] } else { Vec::new() };
                 joining.share_with(Some("head".into()), bulks).await.unwrap();
                 let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
@@ -158,7 +160,7 @@ async fn catalogs_above_16_gib_end_the_rendezvous_with_the_remedy() {
     // One gibibyte that is never written, six times, for three other nodes.
     let gibibyte = Bytes::from(vec![0; 1 << 30]);
     let ranks = (0..4).map(|rank| {
-        let settings = Settings { node: format!("n{rank}"), ..job.settings(rank) };
+        let settings = RendezvousSettings { node: format!("n{rank}"), ..job.settings(rank) };
         let bulks = if rank == 0 { vec![SharedCatalog::needed(gibibyte.clone()); 6] } else { Vec::new() };
         tokio::spawn(async move {
             let shared =

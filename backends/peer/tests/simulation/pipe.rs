@@ -18,7 +18,7 @@ pub(super) struct Pipe {
     pub(super) flying: VecDeque<Vec<u8>>,
     /// Arrived, and not read yet.
     pub(super) arrived: VecDeque<u8>,
-    /// No more bytes follow those that have arrived.
+    /// No more bytes follow the bytes that have arrived.
     pub(super) closed: bool,
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_connection::frame::SampleRequest;
+use foreread_connection::frame::RequestedSample;
 use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_tier_testing::Scheduler;
@@ -158,13 +158,13 @@ enum LinkState {
 }
 
 /// The link of one rank to another.
-struct Link {
+struct SimulatedLink {
     state: LinkState,
     machine: client::ClientMachine,
     /// By request: the uses, and which are complete.
     batches: BTreeMap<u64, Vec<(usize, bool)>>,
     /// Requests that wait for the connection.
-    pending: Vec<(u64, Vec<SampleRequest>)>,
+    pending: Vec<(u64, Vec<RequestedSample>)>,
     requests: u64,
     failures: u32,
     /// The breaker: failures in a row, how often it opened, until when it is open, and its epoch.
@@ -204,7 +204,7 @@ struct Node {
     free_at: Duration,
     memory: BTreeSet<u64>,
     flights: BTreeMap<u64, Vec<Waiter>>,
-    links: BTreeMap<usize, Link>,
+    links: BTreeMap<usize, SimulatedLink>,
     /// The remaining budget for responses.
     budget: Rc<Cell<u64>>,
     order: Vec<u64>,
@@ -271,7 +271,7 @@ impl World {
                 flights: BTreeMap::new(),
                 links: (0..ranks)
                     .filter(|other| *other != rank)
-                    .map(|other| (other, Link::new(other)))
+                    .map(|other| (other, SimulatedLink::new(other)))
                     .collect(),
                 budget: Rc::new(Cell::new(budget)),
                 order,
@@ -493,7 +493,7 @@ impl World {
     }
 }
 
-impl Link {
+impl SimulatedLink {
     fn new(to: usize) -> Self {
         Self {
             state: LinkState::Idle,

@@ -1,4 +1,4 @@
-//! Listings of a simulated store, for any keys, order and faults.
+//! Listings of a simulated origin, for any keys, order and faults.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::*;
 use crate::pages::ListedKey;
 use crate::retry::ATTEMPTS;
 
-/// A simulated store of keys with small pages.
+/// A simulated origin of keys with small pages.
 #[derive(Debug)]
 struct Model {
-    /// The keys in the store's order.
+    /// The keys in the origin's order.
     keys: Vec<String>,
     page: usize,
     begins_anywhere: bool,
@@ -27,13 +27,13 @@ struct Model {
     circular: bool,
     /// Pages that begin after a name in this range take 30 s.
     late: Option<Range<&'static str>>,
-    /// The keys that the store has returned.
+    /// The keys that the origin has returned.
     given: Mutex<BTreeSet<String>>,
     requests: AtomicU64,
 }
 
 impl Model {
-    /// A store in byte order.
+    /// An origin in byte order.
     fn new(keys: impl IntoIterator<Item = String>, page: usize) -> Self {
         Self::in_this_order(keys.into_iter().collect::<BTreeSet<_>>(), page)
     }
@@ -70,7 +70,7 @@ impl PageSource for Model {
             return Err(TierError::new(self.kind, "s3").with_object("s3://b"));
         }
         sleep(Duration::from_millis(1 + request % 3)).await; // responses overtake each other
-        // A store that cannot start after a key starts at the beginning.
+        // An origin that cannot start after a key starts at the beginning.
         let after = if self.begins_anywhere { page_request.after } else { "" };
         let token = page_request.token.map(|token| token.rsplit_once('#').unwrap().0);
         if self.late.as_ref().is_some_and(|late| late.contains(&token.unwrap_or(after))) {
@@ -184,7 +184,7 @@ fn name() -> impl Strategy<Value = String> {
     prop::collection::vec(letter, 1..7).prop_map(|letters| letters.into_iter().collect())
 }
 
-/// The order of a store's keys.
+/// The order of an origin's keys.
 #[derive(Clone, Debug)]
 enum Order {
     Bytes,
@@ -273,7 +273,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let model = Arc::new(Model::new((0..200_000).map(|id| format!("img{id:08}.jpg")), 100));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // The bound holds as many pages as for a real store.
+    // The bound holds as many pages as for a real origin.
     let listing = BucketListing { max_held: MAX_HELD_OBJECTS / 10, ..listing(&model, "") };
     let (found, took) = runtime.block_on(async {
         let began = Instant::now();
@@ -301,7 +301,7 @@ fn late_range_holds_a_bounded_number_of_objects() {
     runtime.block_on(async {
         let mut found = std::pin::pin!(listing.list("", None));
         while let Some(object) = found.next().await {
-            // The number of keys that the store has returned and the listing has not.
+            // The number of keys that the origin has returned and the listing has not.
             parallel_pages = parallel_pages.max(model.given.lock().unwrap().len() - paths.len());
             paths.push(object.unwrap().path.to_string());
         }

@@ -1,9 +1,9 @@
-//! The agents of a cluster, its policy, and what follows from them for each agent.
+//! The agents of a cluster, its policy, and the grants of each agent that follow from them.
 //!
 //! It does no I/O and has no clock: the server calls it with messages and the time, and sends the
 //! grants that it returns. All of its state comes from the agents and the policy file. So a process
 //! that replaces a killed one knows all of it when the agents have dialled again. Until then,
-//! agents keep what they have, and get nothing new.
+//! agents keep their leases, and get nothing new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use foreread_host::held_leases::{LEASE, LeaseTerms, SILENT};
 use foreread_host::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 
-use super::division::{StoreDivision, divide, idle_rate};
+use super::division::{OriginDivision, divide, idle_rate};
 use super::intervals::SETTLED;
 use super::messages::{ClusterNotes, Grant, Hello, NodeNote, Report, VERSIONS, WarmPart};
 use super::node::{Lease, Leases, Node};
@@ -24,7 +24,7 @@ const MAX_NODES: usize = 10_000;
 /// The most addresses of an agent.
 const MAX_ADDRESSES: usize = 16;
 
-/// The most bytes of the name of a node, and of what an agent has of its own.
+/// The most bytes of a node's name, and of an agent's address.
 const MAX_NAME: usize = 255;
 
 /// Versions of notes below this one are believed.
@@ -51,7 +51,7 @@ struct Totals {
     jobs: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What is wrong with the name of a node, if anything. Patterns match names, so a name has no `*`.
+/// The fault in the name of a node, if there is one. Patterns match names, so a name has no `*`.
 pub fn wrong_node_name(name: &str) -> Option<String> {
     let is_wrong = |character: char| character.is_control() || "@*".contains(character);
     let wrong = name.is_empty() || name.len() > MAX_NAME || name.contains(is_wrong);
@@ -82,10 +82,10 @@ pub(super) struct Cluster {
     /// Whether the agents of an earlier process are known.
     is_settled: bool,
     notes: ClusterNotes,
-    /// Those of an earlier process.
+    /// The notes of an earlier process.
     earlier: ClusterNotes,
-    /// The stores that agents read.
-    divisions: BTreeMap<String, StoreDivision>,
+    /// The origins that agents read.
+    divisions: BTreeMap<String, OriginDivision>,
     warm: Option<WarmRequest>,
     rosters: Rosters,
     /// Whether this process has been settled before.
@@ -116,15 +116,15 @@ impl Cluster {
         &self.nodes
     }
 
-    /// How the limits of stores are divided, by store.
-    pub(super) fn divisions(&self) -> &BTreeMap<String, StoreDivision> {
+    /// How the limits of origins are divided, by origin.
+    pub(super) fn divisions(&self) -> &BTreeMap<String, OriginDivision> {
         &self.divisions
     }
 
-    /// An agent says hello. Returns the name that it has from now on.
+    /// Handles the hello of an agent. Returns the agent's name from now on.
     ///
     /// # Errors
-    /// Why it is refused, for its log.
+    /// The reason of a refusal, for the agent's log.
     pub(super) fn hello(
         &mut self,
         connection: u64,
@@ -160,7 +160,7 @@ impl Cluster {
         Ok(name)
     }
 
-    /// The name of an agent: its own, or with a number if another one that is heard has it.
+    /// The name of an agent. It gets a number if another connected agent has the same name.
     fn free_name(&self, name: String, instance: &str, now: Duration) -> String {
         let is_free = |name: &str| {
             self.nodes.get(name).is_none_or(|node| node.instance == instance || !node.is_heard(now))
@@ -172,7 +172,7 @@ impl Cluster {
         numbered.find(|name| is_free(name)).unwrap_or(name)
     }
 
-    /// Takes the notes of an earlier process, which are later than those that are known.
+    /// Applies the notes of an earlier process, which are newer than the known notes.
     fn remember(&mut self, notes: ClusterNotes) {
         let mut set = Policy::new(CLUSTER_WORDS);
         for change in &notes.set {
@@ -181,7 +181,7 @@ impl Cluster {
             }
         }
         if !self.was_settled {
-            // What was set since the restart wins.
+            // Values that were set since the restart win.
             let since = self.policy.texts(&PolicySource::Set);
             for change in since.iter().filter(|change| !self.earlier.set.contains(change)) {
                 if let Err(error) = set.set_text(change, PolicySource::Set) {
@@ -193,7 +193,7 @@ impl Cluster {
         for (name, note) in notes.nodes.iter().take(MAX_NODES) {
             let common = notes.fallbacks.iter().chain(&note.fallbacks);
             let lease =
-                |(store, rate): (&String, &u64)| (store.clone(), Lease { rate: *rate, fallback: *rate });
+                |(origin, rate): (&String, &u64)| (origin.clone(), Lease { rate: *rate, fallback: *rate });
             let unheard = || Node::unheard(common.map(lease).collect(), !note.has_ended);
             self.nodes.entry(name.clone()).or_insert_with(unheard);
         }
@@ -220,7 +220,7 @@ impl Cluster {
         self.node(name, connection).is_some_and(|node| node.applied(number, now))
     }
 
-    /// An agent has ended: nothing is reserved for it.
+    /// Handles the end of an agent: nothing is reserved for it.
     pub(super) fn goodbye(&mut self, name: &str, connection: u64) {
         if self.node(name, connection).is_some() {
             self.nodes.remove(name);
@@ -255,9 +255,9 @@ impl Cluster {
         self.policy = policy;
     }
 
-    /// Has all agents that are heard fill their memory with a dataset, each with a part of it.
-    /// `number` is that of no other request, of earlier processes either. Returns how many they
-    /// are.
+    /// Makes all connected agents fill their memory with a dataset, each with a part of it. No
+    /// other request has the same `number`, not even one to an earlier process. Returns the number
+    /// of agents.
     pub(super) fn warm(&mut self, target: &str, number: u64, now: Duration) -> usize {
         let heard = self.nodes.iter().filter(|(_, node)| node.is_heard(now) && !node.is_draining);
         let nodes: Vec<_> = heard.map(|(name, node)| (name.clone(), node.instance.clone())).collect();
@@ -271,7 +271,7 @@ impl Cluster {
         &self.notes
     }
 
-    /// What is to be sent now.
+    /// The grants to send now.
     pub(super) fn grants(&mut self, now: Duration) -> Vec<OutgoingGrant> {
         self.settle(now);
         self.divide(now);
@@ -284,7 +284,7 @@ impl Cluster {
         names.iter().filter_map(|name| self.grant(name, &totals, &first_limits, now)).collect()
     }
 
-    /// What the policy of an agent follows from, besides its own report.
+    /// The sums that an agent's policy depends on, in addition to its own report.
     fn totals(&self) -> Totals {
         let (has_quotas, has_weights) =
             (!self.policy.names("quota").is_empty(), !self.policy.names("weight").is_empty());
@@ -300,7 +300,7 @@ impl Cluster {
         totals
     }
 
-    /// What an agent may read of stores that it has not reported yet.
+    /// The limits of origins that an agent has not reported yet.
     fn first_limits(&self) -> Vec<String> {
         let agents = self.nodes.len();
         let names = self.policy.names("limit").into_iter();
@@ -321,38 +321,39 @@ impl Cluster {
         self.was_settled |= is_over;
     }
 
-    /// Divides the limits of all stores that agents read.
+    /// Divides the limits of all origins that agents read.
     fn divide(&mut self, now: Duration) {
         let demands = self.nodes.values().flat_map(|node| &node.report.demands);
-        let mut stores: BTreeSet<&str> = demands.map(|demand| &*demand.store).collect();
+        let mut origins: BTreeSet<&str> = demands.map(|demand| &*demand.store).collect();
         let known = self.nodes.values().flat_map(|node| &node.report.status.stores);
-        stores.extend(known.map(|store| &*store.name));
-        // A limit of one store holds before anybody reads it.
-        stores.extend(self.policy.names("limit").into_iter().filter(|name| !name.contains('*')));
-        stores.extend(self.earlier.fallbacks.keys().map(|store| &**store));
-        let limited = stores.into_iter().filter_map(|store| Some((store, self.policy.find("limit", store)?)));
-        let divisions = limited.map(|(store, limit)| {
-            let division = divide(store, limit, &self.nodes, &self.policy, self.is_settled, now);
-            (store.to_owned(), division)
+        origins.extend(known.map(|origin| &*origin.name));
+        // A limit of one origin holds before its first read.
+        origins.extend(self.policy.names("limit").into_iter().filter(|name| !name.contains('*')));
+        origins.extend(self.earlier.fallbacks.keys().map(|origin| &**origin));
+        let limited =
+            origins.into_iter().filter_map(|origin| Some((origin, self.policy.find("limit", origin)?)));
+        let divisions = limited.map(|(origin, limit)| {
+            let division = divide(origin, limit, &self.nodes, &self.policy, self.is_settled, now);
+            (origin.to_owned(), division)
         });
         self.divisions = divisions.collect();
     }
 
-    /// Writes down what another process would have to know.
+    /// Updates the notes that another process would need.
     fn renew_notes(&mut self, now: Duration) {
         if !self.is_settled {
             return;
         }
-        let common = |division: &StoreDivision| division.leases.values().map(|lease| lease.fallback).max();
+        let common = |division: &OriginDivision| division.leases.values().map(|lease| lease.fallback).max();
         let fallbacks: BTreeMap<String, u64> = self
             .divisions
             .iter()
-            .filter_map(|(store, division)| Some((store.clone(), common(division)?)))
+            .filter_map(|(origin, division)| Some((origin.clone(), common(division)?)))
             .collect();
         let of_node = |node: &Node| {
-            let later = self.divisions.keys().map(|store| (store.clone(), node.most_later(store)));
-            let own = later.filter(|(store, rate)| {
-                !node.is_heard(now) || fallbacks.get(store).is_some_and(|common| rate > common)
+            let later = self.divisions.keys().map(|origin| (origin.clone(), node.most_later(origin)));
+            let own = later.filter(|(origin, rate)| {
+                !node.is_heard(now) || fallbacks.get(origin).is_some_and(|common| rate > common)
             });
             NodeNote { fallbacks: own.collect(), has_ended: node.have_ended(now) }
         };
@@ -381,23 +382,23 @@ impl Cluster {
         let leases: Leases = self
             .divisions
             .iter()
-            .filter(|(store, _)| node.knows(store))
-            .filter_map(|(store, division)| Some((store.clone(), *division.leases.get(name)?)))
+            .filter(|(origin, _)| node.knows(origin))
+            .filter_map(|(origin, division)| Some((origin.clone(), *division.leases.get(name)?)))
             .collect();
-        // Until then, agents keep those of the process before.
+        // Until the process has settled, agents keep the notes of the process before it.
         let has_notes = node.notes == self.notes.version || !self.is_settled;
-        let is_new = leases.len() != node.last_stores()
+        let is_new = leases.len() != node.last_origins()
             || leases
                 .iter()
-                .any(|(store, lease)| node.last(store).is_none_or(|last| is_notable(*lease, last)))
+                .any(|(origin, lease)| node.last(origin).is_none_or(|last| is_notable(*lease, last)))
             || node.policy != policy
             || node.is_draining != is_draining
             || warm.as_ref().is_some_and(|part| part.number != node.warm);
         if !node.is_unanswered && !is_new || now.saturating_sub(node.heard) > SILENT {
             return None;
         }
-        let terms = leases.iter().map(|(store, lease)| LeaseTerms {
-            store: store.clone(),
+        let terms = leases.iter().map(|(origin, lease)| LeaseTerms {
+            store: origin.clone(),
             bytes_per_second: lease.rate,
             fallback: lease.fallback,
         });
@@ -438,7 +439,7 @@ impl Cluster {
         Some(WarmPart { number: warm.number, target, part, parts })
     }
 
-    /// What the cluster's policy says of the jobs and datasets of an agent.
+    /// The values of the cluster's policy for the jobs and datasets of an agent.
     fn policy_of(&self, name: &str, totals: &Totals) -> Vec<String> {
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let mut values = BTreeSet::new();
@@ -456,7 +457,7 @@ impl Cluster {
                 values.insert(format!("pin@{}={}", dataset.url, pin != 0));
             }
             if let Some(quota) = self.policy.find("quota", &dataset.url) {
-                // Its part by the memory of those that know the dataset.
+                // Its part is in proportion to its memory among the agents that know the dataset.
                 let all = totals.memory.get(&dataset.url).copied().unwrap_or(0).max(1);
                 let part = u128::from(quota) * u128::from(node.report.status.memory) / all;
                 values.insert(format!("cap@{}={}", dataset.url, part.min(u128::from(u64::MAX))));
@@ -472,7 +473,7 @@ fn is_notable(lease: Lease, last: Lease) -> bool {
     differs(lease.rate, last.rate) || differs(lease.fallback, last.fallback)
 }
 
-/// The name of an agent: that of its node, and whose it is unless there is one token for all.
+/// The name of an agent: its node's name, with the user before it unless one token is for all.
 fn node_name(user: &str, node: &str) -> String {
     if user == super::tokens::DEFAULT_NAME { node.to_owned() } else { format!("{user}@{node}") }
 }

@@ -1,7 +1,7 @@
 //! An agent's connection to the control process of its cluster.
 //!
 //! The agent dials, and dials again when the connection breaks or the control process is silent. It
-//! reports once per second, and at once when a job begins to wait for its turn at a store. No job
+//! reports once per second, and at once when a job begins to wait for its turn at an origin. No job
 //! waits for any of this: the last grant holds until its leases end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,7 +16,9 @@ use foreread_connection::{
     Address, Backoff, ControlConnection, Identity, ParseWireError, Session, SessionBounds, SystemTransport,
     WireError, WireErrorKind, WireProtection,
 };
-use foreread_host::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
+use foreread_host::cluster_cache::{
+    ClusterCache, ClusterMember, ClusterRoster, ShareServer, StoreName, text_hash,
+};
 use foreread_host::held_leases::SILENT;
 use foreread_host::host_control::ControlGrant;
 use foreread_host::host_state::HostState;
@@ -32,8 +34,8 @@ use super::ClusterToken;
 use super::cluster::wrong_node_name;
 use super::intervals::REPORT_INTERVAL;
 use super::messages::{
-    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
-    REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS,
+    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_ORIGINS, NOTES,
+    OriginDemand, REFUSED, REPORT, ROSTER, Report, VERSIONS,
 };
 use super::serving::MAX_WAITING;
 use super::warm_part::{OwnAgent, warm};
@@ -58,7 +60,7 @@ const BOUNDS: SessionBounds = SessionBounds {
 const FIRST_GRANT: Duration = Duration::from_secs(2);
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a job that does not wait may want more than it has read: half as much again, and this.
+/// A job that does not wait wants 1.5 times the rate that it has read, plus this rate.
 const MORE: u64 = 1_000_000;
 
 /// The most jobs and datasets of a report.
@@ -67,16 +69,16 @@ const MAX_SHOWN: usize = 512;
 /// The reports whose times are known.
 const MAX_REPORTS: usize = 64;
 
-/// A control process, and what an agent needs to reach it.
+/// A control process, and the token and name with which an agent connects to it.
 #[derive(Clone, Debug)]
 pub struct ControlTarget {
     /// Where it is, as `HOST:PORT`.
     pub address: String,
     /// The file with the token.
     pub tokens: PathBuf,
-    /// What this agent is called. By default, its machine.
+    /// The name of this agent. By default, its machine's name.
     pub node: Option<String>,
-    /// Whether its cache is one with those of the other agents of the token.
+    /// Whether it shares its cache with the other agents of the token.
     pub share: ShareChoice,
 }
 
@@ -139,7 +141,7 @@ impl ControlLink {
         let (end, on_end) = oneshot::channel();
         let (first, granted) = std_mpsc::channel();
         let (has_ended, ended) = std_mpsc::channel();
-        let (rosters, roster) = watch::channel(Roster::default());
+        let (rosters, roster) = watch::channel(ClusterRoster::default());
         runtime.spawn(apply_rosters(Arc::clone(&state.cluster), roster));
         let dialing = DialingAgent {
             state,
@@ -176,7 +178,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // Nothing is reserved for an agent that says goodbye.
+        // Nothing is reserved for an agent that has sent its goodbye.
         drop(self.end.take());
         let _ = self.ended.recv_timeout(GOODBYE_TIMEOUT);
     }
@@ -205,8 +207,8 @@ fn serve_samples(
     Ok(Some(serving))
 }
 
-/// Applies rosters, the last one of those that arrive meanwhile.
-async fn apply_rosters(cluster: Arc<ClusterCache>, mut rosters: watch::Receiver<Roster>) {
+/// Applies rosters. Of several that arrive meanwhile, only the last one counts.
+async fn apply_rosters(cluster: Arc<ClusterCache>, mut rosters: watch::Receiver<ClusterRoster>) {
     while rosters.changed().await.is_ok() {
         let roster = rosters.borrow_and_update().clone();
         let cluster = Arc::clone(&cluster);
@@ -226,14 +228,15 @@ async fn apply_regularly(state: Weak<HostState>) {
     }
 }
 
-/// What the control process shows of an agent: not its policy, and no more than a message holds.
+/// The status of an agent for the control process: without its policy, and within the bounds of a
+/// message.
 fn shown_status(mut status: AgentStatus) -> AgentStatus {
     status.policy.clear();
-    // Their own agents show those of other nodes.
+    // The jobs of other nodes are in the status of their own agents.
     status.jobs.retain(|job| job.node.is_empty());
     status.jobs.truncate(MAX_SHOWN);
     status.datasets.truncate(MAX_SHOWN);
-    status.stores.truncate(MAX_STORES);
+    status.stores.truncate(MAX_ORIGINS);
     status
 }
 
@@ -245,11 +248,11 @@ struct DialingAgent {
     identity: Identity,
     node: String,
     addresses: Vec<String>,
-    rosters: watch::Sender<Roster>,
+    rosters: watch::Sender<ClusterRoster>,
     notes: Option<ClusterNotes>,
-    /// The bytes that were read for each job from each store, at the last report.
+    /// The bytes that were read for each job from each origin, at the last report.
     uses: HashMap<(String, StoreJob), u64>,
-    /// The jobs that have waited for a store since the last report, and before it.
+    /// The jobs that have waited for an origin since the last report, and before it.
     waited: HashSet<(String, StoreJob)>,
     waited_before: HashSet<(String, StoreJob)>,
     last_look: Instant,
@@ -297,7 +300,7 @@ impl DialingAgent {
         let (node, instance) = (self.node.clone(), self.state.name().to_owned());
         let (notes, addresses) = (self.notes.clone(), self.addresses.clone());
         let hello = Hello { versions: VERSIONS, node, instance, leases, notes, addresses };
-        // Grants that answer it have no number of a report.
+        // The first grants answer the hello and no report.
         (self.number, self.applied) = (0, 0);
         self.sent = VecDeque::from([(0, self.state.now())]);
         // An end that is gone is an error of the first message.
@@ -345,7 +348,7 @@ impl DialingAgent {
                     if is_urgent || reported.elapsed() + LOOK / 2 >= REPORT_INTERVAL {
                         reported = Instant::now();
                         let report = encoded(&self.report());
-                        // One that is gone is an error of the next message.
+                        // A lost connection is an error of the next message.
                         sender.send(REPORT, report).await;
                     }
                 }
@@ -384,7 +387,7 @@ impl DialingAgent {
         }
     }
 
-    /// Looks which jobs wait for their turn. Returns whether one has begun to wait.
+    /// Records the jobs that wait for their turn. Returns whether a job has begun to wait.
     fn look(&mut self) -> bool {
         let mut is_urgent = false;
         for used in self.state.store.origin_uses().into_iter().filter(|used| used.queued > 0) {
@@ -399,7 +402,7 @@ impl DialingAgent {
         let seconds = self.last_look.elapsed().as_secs_f64().max(1e-3);
         self.last_look = Instant::now();
         let jobs = self.state.job_names();
-        let mut demands: Vec<StoreDemand> = Vec::new();
+        let mut demands: Vec<OriginDemand> = Vec::new();
         let mut uses = HashMap::new();
         for used in self.state.store.origin_uses() {
             let key = (used.origin, used.job);
@@ -407,11 +410,11 @@ impl DialingAgent {
             let rate = used.read_bytes.saturating_sub(before) as f64 / seconds;
             let has_waited = self.waited.contains(&key) || used.queued > 0;
             let wanted = (!has_waited).then_some((rate * 1.5) as u64 + if rate > 0.0 { MORE } else { 0 });
-            // The agent's own reads are those of no job.
+            // The agent's own reads belong to no job.
             let known = jobs.get(&used.job).cloned();
             let is_filling = known.is_none();
             let (job, weight) = known.unwrap_or_default();
-            demands.push(StoreDemand {
+            demands.push(OriginDemand {
                 store: key.0.clone(),
                 job,
                 weight: weight.max(1),

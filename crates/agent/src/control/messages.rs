@@ -1,9 +1,9 @@
-//! What agents and the control process say to each other.
+//! The messages between agents and the control process.
 //!
-//! An agent dials, says hello, and then reports once per second. The control process answers each
-//! report with a grant: all that is in force for this agent. It sends one at once when something
-//! changes. The agent applies a grant and says so, so that nothing is given to one agent before
-//! another one has let go of it.
+//! An agent dials, sends a hello, and then reports once per second. The control process answers
+//! each report with a grant: all values in force for this agent. It sends a grant at once when a
+//! value changes. The agent applies a grant and confirms it. So no rate is given to an agent before
+//! another agent has released it.
 //!
 //! Messages are JSON, where unknown fields are ignored, so a newer end may add some. Hellos have
 //! the versions that their sender speaks.
@@ -16,17 +16,18 @@ use foreread_host::json::encoded;
 use foreread_host::status::AgentStatus;
 use serde::{Deserialize, Serialize};
 
-/// From agents: [`Hello`], [`Report`], [`Applied`], and that it ends.
+/// From agents: [`Hello`], [`Report`], [`Applied`], and its end.
 pub(crate) const HELLO: u32 = 1;
 pub(crate) const REPORT: u32 = 2;
 pub(crate) const APPLIED: u32 = 3;
 pub(crate) const GOODBYE: u32 = 4;
-/// From the control process: [`Grant`], a text that says why the agent is refused, and
-/// [`ClusterNotes`]. Notes are apart from grants, because all agents get the same bytes.
+/// From the control process: [`Grant`], the reason of a refusal as text, and [`ClusterNotes`].
+/// Notes are apart from grants, because all agents get the same bytes.
 pub(crate) const GRANT: u32 = 5;
 pub(crate) const REFUSED: u32 = 6;
 pub(crate) const NOTES: u32 = 7;
-/// From the control process: a [`Roster`](foreread_host::cluster_cache::Roster), when it changes.
+/// From the control process: a [`ClusterRoster`](foreread_host::cluster_cache::ClusterRoster), when
+/// it changes.
 pub(crate) const ROSTER: u32 = 8;
 
 /// The versions of these messages that this program speaks.
@@ -36,8 +37,8 @@ pub(crate) const VERSIONS: (u32, u32) = (1, 1);
 pub(crate) const MAX_REPORT: usize = 4 << 20;
 pub(crate) const MAX_GRANT: usize = 16 << 20;
 
-/// The most stores of a report. Others have no lease.
-pub(crate) const MAX_STORES: usize = 64;
+/// The most origins of a report. Others have no lease.
+pub(crate) const MAX_ORIGINS: usize = 64;
 
 /// The first message of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,17 +48,17 @@ pub(crate) struct Hello {
     pub(crate) versions: (u32, u32),
     /// The name of its node.
     pub(crate) node: String,
-    /// What no other agent is called.
+    /// The name that no other agent has, not even an earlier one of this node.
     pub(crate) instance: String,
-    /// What it may use now, from an earlier grant.
+    /// The leases in force, from an earlier grant.
     pub(crate) leases: Vec<LeaseTerms>,
-    /// As it got them last.
+    /// The last notes that it has received.
     pub(crate) notes: Option<ClusterNotes>,
     /// Where it serves samples to other agents. None: it shares no cache.
     pub(crate) addresses: Vec<String>,
 }
 
-/// How an agent gets on.
+/// The progress and the demands of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Report {
@@ -65,21 +66,21 @@ pub(crate) struct Report {
     pub(crate) number: u64,
     /// The last grant that is in force.
     pub(crate) applied: u64,
-    /// What its jobs want of stores.
-    pub(crate) demands: Vec<StoreDemand>,
-    /// What it shows of itself.
+    /// The rates that its jobs want from origins.
+    pub(crate) demands: Vec<OriginDemand>,
+    /// Its status, as the control process shows it.
     pub(crate) status: AgentStatus,
 }
 
-/// What the jobs of one name want of a store.
+/// The rate that the jobs of one name want from an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct StoreDemand {
+pub(crate) struct OriginDemand {
     pub(crate) store: String,
     pub(crate) job: String,
     /// By the agent's own policy.
     pub(crate) weight: u32,
-    /// Whether it only fills the memory, with what jobs leave.
+    /// Whether it only fills the memory, with the rate that jobs leave.
     pub(crate) is_filling: bool,
     /// Bytes per second. `None`: as many as it can get.
     pub(crate) wanted: Option<u64>,
@@ -91,7 +92,7 @@ pub(crate) struct Applied {
     pub(crate) number: u64,
 }
 
-/// What is in force for an agent.
+/// The values in force for an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Grant {
@@ -99,9 +100,9 @@ pub(crate) struct Grant {
     pub(crate) number: u64,
     /// The last report that has arrived. The leases end [`LEASE`](super::LEASE) after it was sent.
     pub(crate) report: u64,
-    /// For each store with a limit.
+    /// For each origin with a limit.
     pub(crate) leases: Vec<LeaseTerms>,
-    /// Bytes per second of stores that the agent has not reported yet, each as `KEY=VALUE`.
+    /// Bytes per second of origins that the agent has not reported yet, each as `KEY=VALUE`.
     pub(crate) first_limits: Vec<String>,
     /// Values of the agent's policy, each as `KEY=VALUE`.
     pub(crate) policy: Vec<String>,
@@ -109,7 +110,7 @@ pub(crate) struct Grant {
     pub(crate) is_draining: bool,
     /// The agents of the cluster.
     pub(crate) nodes: u64,
-    /// What the agent is called, in case its own name was taken.
+    /// The agent's name in the cluster. It differs if its own name was taken.
     pub(crate) node: String,
     /// The datasets that it is to fill its memory with.
     pub(crate) warm: Vec<WarmPart>,
@@ -128,14 +129,14 @@ pub(crate) struct WarmPart {
     pub(crate) parts: u32,
 }
 
-/// What the control process must know after a restart. The agents keep it, and say it in their
-/// hellos.
+/// The state that the control process needs after a restart. The agents keep it, and send it in
+/// their hellos.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ClusterNotes {
     /// The highest one is valid.
     pub(crate) version: u64,
-    /// By store: what an agent reads that does not reach the control process.
+    /// By origin: the rate of an agent that does not reach the control process.
     pub(crate) fallbacks: BTreeMap<String, u64>,
     /// All agents, by name.
     pub(crate) nodes: BTreeMap<String, NodeNote>,
@@ -145,12 +146,11 @@ pub(crate) struct ClusterNotes {
     pub(crate) seal: String,
 }
 
-/// What the control process must know of an agent after a restart.
+/// The state of an agent that the control process needs after a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeNote {
-    /// By store: what it reads when it does not reach the control process, if that is another value
-    /// than that of all.
+    /// By origin: its rate without the control process, where it differs from the common rate.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) fallbacks: BTreeMap<String, u64>,
     /// Whether its leases have ended.
@@ -177,7 +177,7 @@ mod tests {
     fn unknown_fields_are_ignored_and_missing_ones_have_defaults() {
         let grant: Grant = decoded(br#"{"number": 3, "later": {"a": [1]}}"#).unwrap();
         assert_eq!(grant, Grant { number: 3, ..Grant::default() });
-        let report = Report { number: 7, demands: vec![StoreDemand::default()], ..Report::default() };
+        let report = Report { number: 7, demands: vec![OriginDemand::default()], ..Report::default() };
         assert_eq!(decoded::<Report>(&encoded(&report)).unwrap(), report);
         assert!(decoded::<Hello>(b"[").is_err());
     }

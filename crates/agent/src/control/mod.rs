@@ -1,18 +1,20 @@
-//! The control process of a cluster: what the agents of one node alone cannot do.
+//! The control process of a cluster: it coordinates the agents of all nodes.
 //!
-//! Agents dial it and report once per second. It divides the limits of stores over all of them, and
-//! shows the cluster as a whole. It gives each agent a part of a dataset to fill its memory with.
+//! Agents dial it and report once per second. It divides the limits of origins over all of them,
+//! and shows the cluster as a whole. It gives each agent a part of a dataset to fill its memory
+//! with.
 //!
 //! # Decisions and price
 //!
-//! * *Its state is soft.* Agents report all that it needs, and keep [notes](messages::ClusterNotes)
-//!   for the process that comes after it. So there is no database, and a restart costs two seconds.
-//! * *A lease is an upper limit that ends.* After [`LEASE`], an agent that is cut off reads the
-//!   limit divided by the number of agents. That is reserved for it until a user has it forgotten.
+//! * *Its state is soft.* Agents report all that it needs. They keep
+//!   [notes](messages::ClusterNotes) for its successor. So there is no database, and a restart
+//!   costs two seconds.
+//! * *A lease is an upper limit that ends.* After [`LEASE`], a disconnected agent reads the limit
+//!   divided by the number of agents. This rate is reserved for it until a user removes the agent.
 //!   The price is unused bandwidth while it is gone.
 //! * *No job waits for it.* An agent without it has its last lease, or its part of the limit.
 //! * *Only its own user changes it*, over a Unix socket. Agents cannot change anything. The name of
-//!   a token decides whose an agent is.
+//!   a token is the name of its agents' user.
 
 mod cluster;
 mod division;
@@ -102,8 +104,8 @@ impl Control {
         let granting = runtime.handle().spawn(serving::grant_regularly(Arc::clone(&state)));
         let stopping = Arc::clone(&state);
         runtime.handle().spawn(async move {
-            // It ends by a fault only. Then agents keep what they have, and a service manager
-            // starts another process.
+            // It ends by a fault only. Then agents keep their leases, and a service manager starts
+            // another process.
             let _ = granting.await;
             stopping.stop();
         });
@@ -137,7 +139,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         drop(self.server.take());
-        // Who looks for a control process should find none.
+        // Clients that look for a control process should find none.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

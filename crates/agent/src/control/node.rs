@@ -1,12 +1,11 @@
-//! What the control process knows of one agent: when it was heard, what it has reported, and what
-//! it may read at most.
+//! The state of one agent at the control process: its last message, its report, and its leases.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use foreread_host::held_leases::{LEASE, LeaseTerms, SILENT};
 
-use super::messages::{MAX_STORES, Report};
+use super::messages::{MAX_ORIGINS, Report};
 
 /// The most grants that are not applied. An agent has some under way at most.
 const MAX_GIVEN: usize = 64;
@@ -17,14 +16,14 @@ const MAX_DEMANDS: usize = 4096;
 /// How long leases are reserved: a moment longer than they hold.
 const RESERVED: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 
-/// Bytes per second of a store: during a lease, and after its end.
+/// Bytes per second of an origin: during a lease, and after its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) rate: u64,
     pub(super) fallback: u64,
 }
 
-/// The leases of one grant, by store.
+/// The leases of one grant, by origin.
 pub(super) type Leases = BTreeMap<String, Lease>;
 
 /// A grant that an agent has applied, or may apply at any time.
@@ -59,10 +58,10 @@ pub(super) struct Node {
     pub(super) is_unanswered: bool,
     /// The first one is applied. Others may be.
     given: VecDeque<GivenLeases>,
-    /// Those of another agent with this name, which may still run.
+    /// The leases of another agent with this name, which may still run.
     past: VecDeque<GivenLeases>,
     pub(super) last_number: u64,
-    /// What was sent last, besides leases.
+    /// The policy that was sent last.
     pub(super) policy: Vec<String>,
     pub(super) is_draining: bool,
     /// The notes that it has.
@@ -79,7 +78,7 @@ impl Node {
         Self { given, is_unknown, ..Self::default() }
     }
 
-    /// An agent says hello on a connection.
+    /// Handles the hello of an agent on a connection.
     pub(super) fn welcome(&mut self, connection: u64, instance: &str, leases: &[LeaseTerms], now: Duration) {
         self.connection = Some(connection);
         self.heard = now;
@@ -102,19 +101,19 @@ impl Node {
         self.report = Report { status: std::mem::take(&mut self.report.status), ..Report::default() };
     }
 
-    /// A report has arrived. One that is older than the last one changes nothing.
+    /// Handles a report. An older report than the last one changes nothing.
     pub(super) fn report(&mut self, report: Report, now: Duration) {
         self.heard = now;
         if report.number >= self.report.number {
             self.applied(report.applied, now);
             (self.report, self.reported, self.is_unanswered) = (report, now, true);
             self.report.demands.truncate(MAX_DEMANDS);
-            self.report.status.stores.truncate(MAX_STORES);
+            self.report.status.stores.truncate(MAX_ORIGINS);
         }
     }
 
-    /// A grant was applied, so earlier ones are void. Returns whether the agent has let go of
-    /// anything.
+    /// Handles the confirmation of a grant, which makes earlier grants void. Returns whether the
+    /// agent has released anything.
     pub(super) fn applied(&mut self, number: u64, now: Duration) -> bool {
         self.heard = now;
         let before = self.given.len();
@@ -124,7 +123,7 @@ impl Node {
         self.given.len() < before
     }
 
-    /// Notes what is sent now, in answer to the last report.
+    /// Notes the leases that are sent now, in answer to the last report.
     pub(super) fn give(&mut self, leases: Leases) -> u64 {
         self.last_number += 1;
         self.given.push_back(GivenLeases { number: self.last_number, leases, end: self.reported + RESERVED });
@@ -139,8 +138,8 @@ impl Node {
     fn merge_oldest(&mut self) {
         let Some(oldest) = self.given.pop_front() else { return };
         let Some(next) = self.given.front_mut() else { return };
-        for (store, lease) in oldest.leases {
-            let there = next.leases.entry(store).or_default();
+        for (origin, lease) in oldest.leases {
+            let there = next.leases.entry(origin).or_default();
             *there = Lease { rate: there.rate.max(lease.rate), fallback: there.fallback.max(lease.fallback) };
         }
     }
@@ -150,43 +149,43 @@ impl Node {
         self.connection.is_some() && now.saturating_sub(self.heard) <= SILENT
     }
 
-    /// Whether it has reported a store, or has a lease of it.
-    pub(super) fn knows(&self, store: &str) -> bool {
-        self.report.demands.iter().any(|demand| demand.store == store)
-            || self.report.status.stores.iter().any(|known| known.name == store)
-            || self.leases(store).next().is_some()
+    /// Whether it has reported an origin, or has a lease for it.
+    pub(super) fn knows(&self, origin: &str) -> bool {
+        self.report.demands.iter().any(|demand| demand.store == origin)
+            || self.report.status.stores.iter().any(|known| known.name == origin)
+            || self.leases(origin).next().is_some()
     }
 
-    /// What was given last for a store.
-    pub(super) fn last(&self, store: &str) -> Option<Lease> {
-        self.given.back()?.leases.get(store).copied()
+    /// The last lease that was granted for an origin.
+    pub(super) fn last(&self, origin: &str) -> Option<Lease> {
+        self.given.back()?.leases.get(origin).copied()
     }
 
-    /// The stores that it has leases for.
-    pub(super) fn last_stores(&self) -> usize {
+    /// The origins that it has leases for.
+    pub(super) fn last_origins(&self) -> usize {
         self.given.back().map_or(0, |given| given.leases.len())
     }
 
-    /// What it reads of a store at most, as long as it is heard.
-    pub(super) fn most(&self, store: &str) -> u64 {
-        self.leases(store).map(|lease| lease.rate).max().unwrap_or(0)
+    /// The highest rate at which it reads from an origin while it is connected.
+    pub(super) fn most(&self, origin: &str) -> u64 {
+        self.leases(origin).map(|lease| lease.rate).max().unwrap_or(0)
     }
 
-    /// What it reads of a store at most after the end of its leases.
-    pub(super) fn most_later(&self, store: &str) -> u64 {
-        self.leases(store).map(|lease| lease.fallback).max().unwrap_or(0)
+    /// The highest rate at which it reads from an origin after the end of its leases.
+    pub(super) fn most_later(&self, origin: &str) -> u64 {
+        self.leases(origin).map(|lease| lease.fallback).max().unwrap_or(0)
     }
 
-    /// What it reads of a store at most, if nothing more is heard of it.
-    pub(super) fn reserved(&self, store: &str, now: Duration) -> u64 {
-        let later = self.most_later(store);
-        if self.have_ended(now) { later } else { later.max(self.most(store)) }
+    /// The highest rate at which it reads from an origin if it stays disconnected from now on.
+    pub(super) fn reserved(&self, origin: &str, now: Duration) -> u64 {
+        let later = self.most_later(origin);
+        if self.have_ended(now) { later } else { later.max(self.most(origin)) }
     }
 
-    /// What another agent with its name may still read of a store.
-    pub(super) fn past(&self, store: &str, now: Duration) -> u64 {
+    /// The rate at which another agent with its name may still read from an origin.
+    pub(super) fn past(&self, origin: &str, now: Duration) -> u64 {
         let there = self.past.iter().filter(|given| given.end > now);
-        there.filter_map(|given| given.leases.get(store)).map(|lease| lease.rate).max().unwrap_or(0)
+        there.filter_map(|given| given.leases.get(origin)).map(|lease| lease.rate).max().unwrap_or(0)
     }
 
     /// Whether all of its leases have ended.
@@ -194,7 +193,7 @@ impl Node {
         self.given.iter().all(|given| given.end <= now)
     }
 
-    fn leases(&self, store: &str) -> impl Iterator<Item = Lease> {
-        self.given.iter().filter_map(move |given| given.leases.get(store).copied())
+    fn leases(&self, origin: &str) -> impl Iterator<Item = Lease> {
+        self.given.iter().filter_map(move |given| given.leases.get(origin).copied())
     }
 }

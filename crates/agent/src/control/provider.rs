@@ -22,7 +22,7 @@ pub const CONTROL_STOP: &str = "stop";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlRequest {
-    /// Who requests it, for the log. It is not proven: the socket is its user's alone.
+    /// The user that requests it, for the log. It is not proven: the socket is its user's alone.
     pub by: String,
     /// Changes of the policy, each as `KEY=VALUE`. All of them are made, or none.
     pub set: Vec<String>,
@@ -32,7 +32,7 @@ pub struct ControlRequest {
     pub warm: Option<String>,
 }
 
-/// What has become of it.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlAnswer {

@@ -1,14 +1,13 @@
-//! Which agents share their caches: those of one token that are heard.
+//! The rosters of agents that share their caches: the connected agents of one token.
 //!
 //! All of them get the same list, as one message. A new list moves samples to other owners, so it
-//! is made once per second at most. An agent that is cut off stays in it as long as its leases
-//! hold.
+//! is made once per second at most. A disconnected agent stays in it as long as its leases hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_host::cluster_cache::{Roster, RosterNode};
+use foreread_host::cluster_cache::{ClusterRoster, RosterNode};
 use foreread_host::held_leases::LEASE;
 use foreread_host::json::encoded;
 use foreread_host::policy::Policy;
@@ -27,7 +26,7 @@ pub(super) struct Rosters {
 struct CurrentRoster {
     /// From 1.
     version: u64,
-    roster: Roster,
+    roster: ClusterRoster,
     message: Bytes,
 }
 
@@ -38,7 +37,7 @@ impl Rosters {
             return;
         }
         self.made = Some(now);
-        let mut rosters: BTreeMap<&str, Roster> = BTreeMap::new();
+        let mut rosters: BTreeMap<&str, ClusterRoster> = BTreeMap::new();
         for (name, node) in nodes {
             let is_there = now.saturating_sub(node.heard) <= LEASE && node.report.status.process > 0;
             if node.addresses.is_empty() || !is_there {
@@ -88,7 +87,7 @@ mod tests {
 
     fn names(rosters: &Rosters, node: &mut Node) -> Option<Vec<String>> {
         let message = rosters.next(node)?;
-        let roster: Roster = serde_json::from_slice(&message).unwrap();
+        let roster: ClusterRoster = serde_json::from_slice(&message).unwrap();
         Some(roster.nodes.into_iter().map(|node| format!("{} {}", node.node, node.is_leaving)).collect())
     }
 
@@ -116,7 +115,7 @@ mod tests {
         assert_eq!(names(&rosters, &mut one), None);
         rosters.renew(&nodes, &policy, 2 * second);
         assert_eq!(names(&rosters, &mut one).unwrap(), ["a1 false", "a2 true"]);
-        // One that is cut off stays until its leases have ended.
+        // A disconnected agent stays until its leases have ended.
         for (name, node) in &mut nodes {
             node.heard = if name == "a2" { 3 * second } else { 14 * second };
         }

@@ -1,8 +1,8 @@
 //! The connections of agents to the control process.
 //!
-//! Each is a session. One more task computes grants for all of them, a
-//! moment after something has changed, so that the reports of many agents cost one computation. An
-//! agent that takes no messages is disconnected: its leases end by themselves.
+//! Each is a session. One more task computes grants for all of them, a moment after something has
+//! changed, so that the reports of many agents cost one computation. An agent that takes no
+//! messages is disconnected: its leases end automatically.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

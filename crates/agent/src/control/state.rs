@@ -1,5 +1,5 @@
-//! The state of the control process: the cluster, the connections of agents, and who has changed
-//! what.
+//! The state of the control process: the cluster, the connections of agents, and the log of changes
+//! with their users.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub(super) struct ControlState {
     /// One for each token, which has the name.
     pub(super) identities: Vec<Identity>,
     users: HashMap<u64, String>,
-    /// Tells that grants may have changed.
+    /// Signals that grants may have changed.
     pub(super) changed: Notify,
     begun: Instant,
     file: Mutex<PolicyFile>,
@@ -95,7 +95,7 @@ impl ControlState {
         work(&mut cluster, now)
     }
 
-    /// An agent says hello. Returns the number of its connection, and its name.
+    /// Handles the hello of an agent. Returns the number of its connection, and its name.
     pub(super) fn hello(
         &self,
         user: &str,
@@ -126,7 +126,7 @@ impl ControlState {
         self.changed.notify_one();
     }
 
-    /// Sends a message to an agent. One that does not take its messages is disconnected.
+    /// Sends a message to an agent. An agent that does not read its messages is disconnected.
     pub(super) fn send(&self, connection: u64, (kind, payload): Outgoing) {
         let mut connections = lock(&self.connections);
         if connections.get(&connection).is_some_and(|outgoing| !outgoing.try_send(kind, payload.clone())) {
@@ -158,7 +158,7 @@ impl ControlState {
         Ok(())
     }
 
-    /// Has the agents fill their memory with a dataset. Returns their number.
+    /// Makes the agents fill their memory with a dataset. Returns their number.
     pub(super) fn warm(&self, target: &str, by: &str) -> usize {
         let number = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let count = self.with_cluster(|cluster, now| cluster.warm(target, number, now));

@@ -1,4 +1,4 @@
-//! What the control process shows: the cluster as if it were one agent, and its nodes.
+//! The status that the control process shows: the cluster as if it were one agent, and its nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::state::ControlState;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlStatus {
-    /// The sums over all nodes, with the jobs of all. The process and the uptime are those of the
-    /// control process.
+    /// The sums over all nodes, with the jobs of all. The control process is its process, with its
+    /// uptime.
     #[serde(flatten)]
     pub cluster: AgentStatus,
     /// Where agents connect.
@@ -48,17 +48,17 @@ pub struct NodeStatus {
     pub held_bytes: u64,
     /// Read from storage, bytes per second.
     pub bytes_per_second: f64,
-    /// What it may read of stores with limits.
+    /// Its leases for origins with limits.
     pub leases: Vec<NodeLease>,
 }
 
-/// What an agent may read of a store.
+/// The rate at which an agent may read from an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeLease {
-    /// The store.
+    /// The origin.
     pub store: String,
-    /// Bytes per second. Of an agent that is not heard, what is reserved for it.
+    /// Bytes per second. For an unreachable agent, the rate that is reserved for it.
     pub bytes_per_second: u64,
 }
 
@@ -68,9 +68,9 @@ pub struct NodeLease {
 pub struct ControlChange {
     /// Seconds since 1970.
     pub time: f64,
-    /// Who has made it.
+    /// The user that has made it.
     pub by: String,
-    /// What was changed.
+    /// The change as text.
     pub change: String,
 }
 
@@ -90,18 +90,18 @@ impl ControlState {
 fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
     let status = |(name, node): (&String, &Node)| {
         let is_connected = node.is_heard(now);
-        let leases = cluster.divisions().keys().map(|store| NodeLease {
-            store: store.clone(),
-            bytes_per_second: if is_connected { node.most(store) } else { node.reserved(store, now) },
+        let leases = cluster.divisions().keys().map(|origin| NodeLease {
+            store: origin.clone(),
+            bytes_per_second: if is_connected { node.most(origin) } else { node.reserved(origin, now) },
         });
         let shown = &node.report.status;
-        let rate = shown.stores.iter().fold(0.0, |sum, store| sum + store.bytes_per_second);
+        let rate = shown.stores.iter().fold(0.0, |sum, origin| sum + origin.bytes_per_second);
         NodeStatus {
             name: name.clone(),
             user: node.user.clone(),
             is_connected,
             silent_seconds: now.saturating_sub(node.heard).as_secs_f64(),
-            // By its own account.
+            // As the agent itself reports.
             is_draining: shown.control.as_ref().is_some_and(|control| control.is_draining),
             jobs: if is_connected { own_jobs(&shown.jobs).count() as u64 } else { 0 },
             memory: shown.memory,
@@ -113,10 +113,10 @@ fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
     cluster.nodes().iter().map(status).collect()
 }
 
-/// The agents as one. Of those that are not heard only their totals count, which never fall.
+/// The agents as one. Of unreachable agents only the totals count, which never fall.
 fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
     let mut sum = AgentStatus::default();
-    let (mut datasets, mut stores) = (BTreeMap::new(), BTreeMap::new());
+    let (mut datasets, mut origins) = (BTreeMap::new(), BTreeMap::new());
     for (name, node) in cluster.nodes() {
         let totals = (!node.is_heard(now)).then(|| totals_of(&node.report.status));
         let shown = totals.as_ref().unwrap_or(&node.report.status);
@@ -127,7 +127,7 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
         add(&mut sum.hits, shown.hits);
         add(&mut sum.joined, shown.joined);
         add(&mut sum.disk_reads, shown.disk_reads);
-        // What came from other nodes counts there.
+        // Samples from other nodes count there.
         add(&mut sum.reads, shown.reads);
         add(&mut sum.read_bytes, shown.read_bytes);
         add(&mut sum.failures, shown.failures);
@@ -136,14 +136,14 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
         }
         sum.jobs.extend(own_jobs(&shown.jobs).map(|job| JobStatus { node: name.clone(), ..job.clone() }));
         shown.datasets.iter().for_each(|dataset| add_dataset(&mut datasets, dataset));
-        shown.stores.iter().for_each(|store| add_store(&mut stores, store));
+        shown.stores.iter().for_each(|origin| add_origin(&mut origins, origin));
     }
     for (name, division) in cluster.divisions() {
-        let store = stores.entry(name.clone()).or_insert_with(|| OriginStatus::named(name));
-        store.limit = cluster.policy().find("limit", name);
-        store.reserved = division.reserved;
+        let origin = origins.entry(name.clone()).or_insert_with(|| OriginStatus::named(name));
+        origin.limit = cluster.policy().find("limit", name);
+        origin.reserved = division.reserved;
     }
-    (sum.datasets, sum.stores) = (datasets.into_values().collect(), stores.into_values().collect());
+    (sum.datasets, sum.stores) = (datasets.into_values().collect(), origins.into_values().collect());
     sum
 }
 
@@ -159,16 +159,16 @@ fn totals_of(status: &AgentStatus) -> AgentStatus {
         saved_by_gb: 0.0,
         ..dataset.clone()
     });
-    let stores = status.stores.iter().map(|store| OriginStatus {
+    let origins = status.stores.iter().map(|origin| OriginStatus {
         reading: 0,
         queued: 0,
         bytes_per_second: 0.0,
-        ..store.clone()
+        ..origin.clone()
     });
     AgentStatus {
         disk,
         datasets: datasets.collect(),
-        stores: stores.collect(),
+        stores: origins.collect(),
         memory: 0,
         held_bytes: 0,
         samples: 0,
@@ -206,10 +206,10 @@ fn add_dataset(to: &mut BTreeMap<String, DatasetStatus>, dataset: &DatasetStatus
     sum.saved_by_gb = sum.saved_by_gb.max(dataset.saved_by_gb);
 }
 
-fn add_store(to: &mut BTreeMap<String, OriginStatus>, store: &OriginStatus) {
-    let sum = to.entry(store.name.clone()).or_insert_with(|| OriginStatus::named(&store.name));
-    add(&mut sum.reading, store.reading);
-    add(&mut sum.queued, store.queued);
-    add(&mut sum.read_bytes, store.read_bytes);
-    sum.bytes_per_second += store.bytes_per_second;
+fn add_origin(to: &mut BTreeMap<String, OriginStatus>, origin: &OriginStatus) {
+    let sum = to.entry(origin.name.clone()).or_insert_with(|| OriginStatus::named(&origin.name));
+    add(&mut sum.reading, origin.reading);
+    add(&mut sum.queued, origin.queued);
+    add(&mut sum.read_bytes, origin.read_bytes);
+    sum.bytes_per_second += origin.bytes_per_second;
 }

@@ -1,8 +1,8 @@
-//! The tokens of a cluster: who may connect, by name.
+//! The tokens of a cluster, by the name of the user that may connect.
 //!
 //! A file has one token per line, with a name before it: `alice 9f86d0...`. A file with a token
-//! alone is for a cluster of one user. The name says whose jobs an agent serves, so an agent cannot
-//! claim to be another user's. Only its owner may read the file.
+//! alone is for a cluster of one user. The name is the user whose jobs an agent serves. So an agent
+//! cannot claim to be another user's. Only its owner may read the file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ impl ClusterToken {
         }
     }
 
-    /// How both ends of a connection know the token.
+    /// The identity by which both ends of a connection know the token.
     pub fn identity(&self) -> Identity {
         let text = b"foreread control ".iter().chain(self.name.as_bytes());
         let job = text.fold(0, |hash, byte| mix(hash ^ u64::from(*byte)));

@@ -1,4 +1,4 @@
-//! An agent that fills its memory with a part of a dataset, because the control process says so.
+//! An agent that fills its memory with a part of a dataset, as the control process requests.
 //!
 //! It becomes a client of itself, as `foreread warm` would be. So it opens the dataset with its own
 //! environment, and no credentials pass through the control process. The price is that each node
@@ -7,14 +7,14 @@
 use std::path::PathBuf;
 use std::thread::Builder;
 
-use foreread::{AgentChoice, Config, Loader, Memory};
+use foreread::{AgentChoice, Config, Loader, Memory, RankOf};
 
 use super::messages::WarmPart;
 
-/// What the agent is called as its own client.
+/// The name of the agent as its own client.
 const JOB: &str = "warm";
 
-/// How an agent reaches itself.
+/// The settings by which an agent connects to itself.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnAgent {
     pub(crate) socket: PathBuf,
@@ -43,5 +43,5 @@ fn begin(own: OwnAgent, part: &WarmPart) -> foreread::Result<bool> {
     (config.memory, config.disk, config.job_name) = (Memory::Auto, Vec::new(), Some(JOB.to_owned()));
     // Blocks of shards are for samples that are used again.
     let ready = Loader::builder_with(&part.target, config).epochs(2).prepare()?;
-    Ok(ready.warm_agent_part(part.part, part.parts)?.is_some())
+    Ok(ready.warm_agent_part(RankOf { rank: part.part, ranks: part.parts })?.is_some())
 }

@@ -1,4 +1,4 @@
-//! Who may read: the socket's owner, or the holder of a token.
+//! The right to read: the socket's owner has it, and the holder of a token.
 //!
 //! # Decisions and price
 //!
@@ -56,7 +56,7 @@ impl AccessToken {
     }
 }
 
-/// What a socket requires of its clients.
+/// The proof that a socket requires of its clients.
 #[derive(Debug)]
 pub(super) enum HttpAccess {
     /// Nothing: the socket's mode lets only its owner connect.

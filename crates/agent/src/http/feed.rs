@@ -22,9 +22,9 @@ use crate::control::{ControlStatus, NodeStatus};
 /// The time between two statuses.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What can be shown: an agent, or a cluster as if it were one.
+/// A status that can be shown: of an agent, or of a cluster as if it were one agent.
 pub(crate) trait ShownStatus: Send + Sync + 'static {
-    /// What the names of its metrics begin with.
+    /// The prefix of the names of its metrics.
     fn prefix(&self) -> &'static str;
 
     /// The status in the form of an agent's.

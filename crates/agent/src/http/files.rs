@@ -1,8 +1,8 @@
 //! The files of the HTTP interface in the agent's directory: a socket, a token, and a link.
 //!
-//! Decision: clients find the page by files, and not by the agent's answers. A file's mode decides
-//! who may have the token, and no report or log contains it. Prometheus reads `http.token` as it
-//! is. The price is that a killed agent leaves the files. The next one replaces them.
+//! Decision: clients find the page by files, and not by the agent's answers. A file's mode protects
+//! the token, and no report or log contains it. Prometheus reads `http.token` as it is. The price
+//! is that a killed agent leaves the files. The next one replaces them.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -63,7 +63,7 @@ impl HttpFiles {
     pub(super) fn remove(&self) {
         let is_socket = |path: &Path| path.symlink_metadata().is_ok_and(|it| it.file_type().is_socket());
         if is_socket(&self.socket) {
-            // What stays is reported where it is in the way.
+            // A file that stays is reported when it is in the way.
             let _ = std::fs::remove_file(&self.socket);
         }
         let _ = std::fs::remove_file(&self.token);

@@ -24,7 +24,7 @@ const MAX_STORES: usize = 16;
 /// The most bytes of a name in a point.
 const MAX_NAME: usize = 80;
 
-/// The seconds over which shares and rates are averaged: those of the status are, too.
+/// The seconds over which shares and rates are averaged, as in the status.
 const AVERAGED: usize = 5;
 
 /// The last points.
@@ -45,7 +45,7 @@ struct CountsAt {
     read_bytes: u64,
 }
 
-/// What the plots show of one second.
+/// The values of one second in the plots.
 #[derive(Debug, Serialize)]
 struct HistoryPoint<'a> {
     /// Seconds since 1970.

@@ -1,5 +1,5 @@
-//! What an agent or a control process shows of itself over HTTP: a page, its status as JSON, and
-//! Prometheus metrics.
+//! Shows an agent or a control process over HTTP: a page, its status as JSON, and Prometheus
+//! metrics.
 //!
 //! A Unix socket `http.sock` next to the agent's socket serves always. With an address, a loopback
 //! port serves as well, for browsers.
@@ -47,7 +47,7 @@ pub(crate) struct HttpListeners {
     files: HttpFiles,
 }
 
-/// A port of this machine, and what it takes to use it.
+/// A port of this machine, and the proof that it requires.
 #[derive(Debug)]
 struct Loopback {
     listener: TcpListener,
@@ -78,7 +78,7 @@ impl HttpListeners {
         Ok(Self { unix: unix.ok(), loopback, files })
     }
 
-    /// Serves what `status` returns, once per second, on a runtime.
+    /// Serves the value of `status`, which it calls once per second, on a runtime.
     pub(crate) fn serve<T: ShownStatus>(
         self,
         runtime: &Handle,

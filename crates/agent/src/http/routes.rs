@@ -27,7 +27,7 @@ const MAX_STREAMS: usize = 32;
 
 const JSON: &str = "application/json";
 
-/// What answers are made of.
+/// The data that answers are made from.
 #[derive(Clone)]
 struct Served {
     feed: StatusFeed,

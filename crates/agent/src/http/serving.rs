@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// What arrives until the peer ends the connection, in whatever way.
+    /// The bytes that arrive until the peer ends the connection, in whatever way.
     async fn until_end(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all).await;
@@ -251,7 +251,7 @@ mod tests {
             for _ in 0..MAX_CONNECTIONS {
                 silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
             }
-            // It is answered when the silent ones have been disconnected.
+            // It is answered when the silent clients have been disconnected.
             let mut last = tokio::net::TcpStream::connect(address).await.unwrap();
             last.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
             let answer = until_end(&mut last).await;

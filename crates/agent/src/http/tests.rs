@@ -190,7 +190,7 @@ fn files_are_the_users_alone_and_end_with_the_agent() {
     for path in [served.files.socket(), served.files.token(), served.files.link()] {
         assert_eq!(mode(path), 0o600, "{}", path.display());
     }
-    // Another agent starts where one was killed, whatever modes the files have there.
+    // Another agent starts in the place of a killed one, whatever modes the files have there.
     std::mem::forget(served.server.take());
     std::fs::set_permissions(served.files.token(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let old = served.token();
@@ -213,7 +213,7 @@ fn agent_without_a_port_has_a_socket_and_no_token() {
     let files = HttpFiles::of(&directory.path().join("node.sock"));
     assert!(files.socket().exists() && !files.token().exists() && files.page().is_none());
     drop(listeners);
-    // What is in the way is not removed, and costs the socket only.
+    // A file that is in the way is not removed, and costs the socket only.
     std::fs::write(files.socket(), "a file of the user").unwrap();
     drop(HttpListeners::bind(directory.path(), None).unwrap());
     assert_eq!(std::fs::read_to_string(files.socket()).unwrap(), "a file of the user");

@@ -86,7 +86,7 @@ fn linked_caches_read_blocks_of_shards_once() {
     }
 }
 
-/// The others keep what the plan gives them.
+/// The others keep the samples that the plan gives them.
 #[test]
 // semantics: RANK-39
 fn cache_that_cannot_start_costs_its_ranks_reads_only() {

@@ -1,5 +1,5 @@
-//! What else happens around caches that are linked: ranks that are not in step or end early, other
-//! runs of the process, and a program's own backend.
+//! Other events around linked caches: ranks that are not in step or end early, other runs of the
+//! process, and a program's own backend.
 
 use std::sync::Arc;
 use std::time::Duration;

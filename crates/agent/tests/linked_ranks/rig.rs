@@ -9,7 +9,7 @@ use bytes::Bytes;
 use foreread::calibration::Calibration;
 use foreread::ranks::Meeting;
 use foreread::report::Report;
-use foreread::{Config, Disk, Loader, Memory, Registry};
+use foreread::{Config, Disk, Loader, Memory, RankOf, Registry};
 use foreread_host::{HostFault, JobHost};
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 
@@ -93,7 +93,8 @@ impl Job<'_> {
         ];
         let values = HashMap::from(values);
         let mut config = Config::default();
-        (config.rank, config.world_size, config.epochs) = (rank, self.nodes.len() as u32, self.epochs);
+        let ranks = self.nodes.len() as u32;
+        (config.rank, config.epochs) = (RankOf { rank, ranks }, self.epochs);
         (config.memory, config.look_ahead) =
             (Memory::Bytes((self.memory_of)(rank, self.memory) * TAKEN), self.look_ahead * LENGTH);
         (config.batch_size, config.seed) = (4, 7);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread::calibration::{Calibration, OriginSpeed, Point};
-use foreread::plan::BlockTable;
 use foreread::ranks::Meetings;
 use foreread::{Catalog, Config, Loader, State};
 use foreread_dataset::IndexOptions;
+use foreread_loader::BlockTable;
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
@@ -93,7 +93,7 @@ impl Sharded {
         assert_eq!(catalog.len(), samples.len() as u64);
         origin.counts().reset();
         let mut config = Config::default();
-        (config.world_size, config.batch_size, config.epochs) = (ranks, 16, 2);
+        (config.rank.ranks, config.batch_size, config.epochs) = (ranks, 16, 2);
         config.calibration = Some(Arc::new(calibration(LATENCY)));
         config.look_ahead = 4 << 20;
         let bytes = catalog.total_bytes();
@@ -136,7 +136,7 @@ impl Sharded {
             let (samples, validation) = (self.samples.clone(), self.validation.clone());
             tokio::spawn(async move {
                 let taken = take(&mut loader, &samples, validation.as_ref(), usize::MAX).await;
-                loader.leave_async(Duration::from_secs(60)).await;
+                loader.leave_async(Duration::from_secs(60)).await.unwrap();
                 (taken, loader.report())
             })
         });
@@ -357,7 +357,8 @@ fn ranks_read_each_unit_of_compressed_samples_once() {
     }
 }
 
-/// Each rank keeps what its units bring, because the caches of all do not hold the data.
+/// Each rank keeps the samples that its units bring, because the caches of all do not hold the
+/// data.
 #[test]
 // semantics: FORMAT-6, PLAN-10
 fn ranks_with_little_memory_read_units_a_few_times() {

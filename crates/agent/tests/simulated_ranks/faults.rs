@@ -73,7 +73,7 @@ impl Case {
         let objects = sizes.iter().enumerate().map(|(id, size)| (format!("{:02}/{id:04}", id / 50), *size));
         let latency = Duration::from_millis(1 + draw.below(10));
         let mut config = Config::default();
-        config.world_size = ranks;
+        config.rank.ranks = ranks;
         config.sampler =
             [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel][draw.below(3) as usize];
         config.seed = draw.below(1 << 40);
@@ -91,7 +91,7 @@ impl Case {
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
         let mut faults = faults(draw, ranks, whole);
-        // With large samples, a link that stays slow is worse than one that is cut.
+        // With large samples, a link that stays slow is worse than a cut link.
         if most >= LARGE && draw.below(2) == 0 {
             let slow = draw.below(u64::from(ranks)) as u32;
             let delay = Duration::from_millis(20 + draw.below(400));
@@ -177,13 +177,13 @@ async fn live(
 ) -> Result<Life, Error> {
     let mut loader = job.builder(rank).start_async().await?;
     seen.started.set(Instant::now()).unwrap();
-    if let LocalPlan::Cluster { plan, .. } = loader.plan() {
+    if let LocalPlan::Cluster { plan, .. } = loader.local_plan() {
         owners.get_or_init(|| plan.owners().clone());
     }
     let expected = job.expected(rank);
     let waited = train(&job, &mut loader, pace, &expected, &seen).await;
     seen.done.set(Instant::now()).unwrap();
-    let merged = loader.leave_async(Duration::from_secs(600)).await;
+    let merged = loader.leave_async(Duration::from_secs(600)).await?;
     seen.left.set(Instant::now()).unwrap();
     Ok(Life { waited, report: loader.report(), merged })
 }

@@ -46,7 +46,7 @@ async fn run(
         let (origin, pace) = (job.origin.clone(), Duration::from_millis(draw.below(50)));
         ranks.push(tokio::spawn(async move {
             let taken = take(&mut loader, &origin, steps, pace).await;
-            loader.leave_async(Duration::from_secs(60)).await;
+            loader.leave_async(Duration::from_secs(60)).await.unwrap();
             (taken, loader.state())
         }));
     }
@@ -65,7 +65,7 @@ fn job(draw: &mut TestRandom, ranks: u32) -> Job {
     let bytes: u64 = sizes.iter().sum();
     let origin = FakeOrigin::new(sizes.into_iter().enumerate().map(|(id, size)| (format!("{id:04}"), size)));
     let mut config = Config::default();
-    config.world_size = ranks;
+    config.rank.ranks = ranks;
     config.sampler = [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel][draw.below(3) as usize];
     config.deal = [Deal::Torch, Deal::Blocks][draw.below(2) as usize];
     config.seed = draw.below(1 << 40);
@@ -111,7 +111,7 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
     assert_eq!((state.epoch(), state.consumed()), (epoch, consumed), "{reported}");
 
     let mut config = job.config.clone();
-    (config.world_size, config.batch_size) = (after, 1 + draw.below(8));
+    (config.rank.ranks, config.batch_size) = (after, 1 + draw.below(8));
     let memory = vec![job.memory.iter().sum::<u64>() / u64::from(after); after as usize];
     let resumed = Job { network: SimulatedNetwork::new(2), config, memory, ..job.clone() };
     let (taken, _) = run(&resumed, Some(&state), &vec![usize::MAX; after as usize], draw).await;

@@ -37,12 +37,12 @@ pub fn host(rank: u32) -> String {
 
 impl Job {
     pub fn ranks(&self) -> u32 {
-        self.config.world_size
+        self.config.rank.ranks
     }
 
     fn of_rank(&self, rank: u32) -> Config {
         let mut config = self.config.clone();
-        (config.rank, config.memory) = (rank, Memory::Bytes(self.memory[rank as usize]));
+        (config.rank.rank, config.memory) = (rank, Memory::Bytes(self.memory[rank as usize]));
         config
     }
 

@@ -1,5 +1,5 @@
-//! Processes with several loaders: one for training and one for validation, and one that is created
-//! again.
+//! Processes with several loaders: one for training and one for validation, and a loader that is
+//! created again.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const SAMPLES: u64 = 120;
 /// Two ranks whose group caches all samples, in two epochs.
 fn job(network: &SimulatedNetwork, batch_size: u64) -> Job {
     let mut config = Config::default();
-    (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, batch_size, 2, 5_000);
+    (config.rank.ranks, config.batch_size, config.epochs, config.look_ahead) = (2, batch_size, 2, 5_000);
     let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
     Job { network: network.clone(), origin, config, memory: vec![SAMPLES * 1000; 2] }
 }
@@ -45,7 +45,7 @@ async fn take_all(loaders: &mut [Loader]) -> Vec<Vec<Delivered>> {
 async fn close(loaders: Vec<Loader>) {
     let closing: Vec<_> = loaders.into_iter().map(|loader| tokio::spawn(loader.close_async())).collect();
     for one in closing {
-        one.await.unwrap();
+        one.await.unwrap().unwrap();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::rig::{Job, host, runtime};
 /// Ranks whose group caches all samples.
 fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration) -> Job {
     let mut config = Config::default();
-    (config.world_size, config.batch_size, config.epochs) = (ranks, batch_size, 3);
+    (config.rank.ranks, config.batch_size, config.epochs) = (ranks, batch_size, 3);
     config.look_ahead = 4 * batch_size * bytes;
     let memory = vec![2 * samples * bytes; ranks as usize];
     let origin = FakeOrigin::uniform(samples, bytes).with_latency(latency);
@@ -41,7 +41,7 @@ async fn run(job: &Job) -> Vec<(Duration, u64)> {
         let job = job.clone();
         tokio::spawn(async move {
             let waited = train(&job, &mut loader).await;
-            loader.leave_async(Duration::from_secs(60)).await;
+            loader.leave_async(Duration::from_secs(60)).await.unwrap();
             let peers = loader.report().peers.unwrap();
             (waited, peers.late + peers.lost)
         })

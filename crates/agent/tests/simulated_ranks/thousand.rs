@@ -26,7 +26,7 @@ fn peak() -> u64 {
 async fn run(ranks: u32) {
     let samples = STEPS * BATCH * u64::from(ranks) / EPOCHS;
     let mut config = Config::default();
-    (config.world_size, config.batch_size, config.epochs) = (ranks, BATCH, EPOCHS);
+    (config.rank.ranks, config.batch_size, config.epochs) = (ranks, BATCH, EPOCHS);
     config.look_ahead = 3 * BATCH * BYTES;
     let memory = vec![4 * samples * BYTES / u64::from(ranks); ranks as usize];
     let origin = FakeOrigin::uniform(samples, BYTES).with_latency(Duration::from_millis(5));
@@ -49,7 +49,7 @@ async fn run(ranks: u32) {
                     sleep(Duration::from_millis(100)).await;
                 }
                 assert_eq!(delivered, job.expected(rank), "rank {rank}");
-                loader.leave_async(Duration::from_secs(60)).await
+                loader.leave_async(Duration::from_secs(60)).await.unwrap()
             })
         })
         .collect();

@@ -17,7 +17,7 @@ const SAMPLES: u64 = 240;
 /// other requests in every epoch.
 fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
-    (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
+    (config.rank.ranks, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
     let origin = FakeOrigin::uniform(SAMPLES, 1000).with_seed(seed).with_latency(Duration::from_millis(2));
     Job { network: network.clone(), origin, config, memory: vec![180_000; 2] }
 }
@@ -66,8 +66,8 @@ fn leftover_rank_and_later_run_get_their_own_bytes() {
         assert_eq!(taken, old.expected(1));
         let report = first.report();
         let closing = tokio::spawn(first.close_async());
-        second.close_async().await;
-        closing.await.unwrap();
+        second.close_async().await.unwrap();
+        closing.await.unwrap().unwrap();
         // The later run is not affected: its ranks have read each sample once.
         assert_eq!(new.origin.counts().tally().requests, SAMPLES);
         assert_eq!(report.skipped, 0);

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use foreread_agent::ShareChoice;
+use foreread_settings::reader;
 
-use super::settings::AgentStatusSet;
-use super::{AgentHttp, Settings, texts};
+use super::{AgentHttp, SettingArguments, texts};
 
 #[derive(Debug, Subcommand)]
 pub enum Control {
@@ -93,7 +93,7 @@ pub struct ControlTarget {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings<AgentStatusSet>,
+    pub settings: SettingArguments<{ reader::STATUS }>,
 }
 
 /// The control process of an agent.

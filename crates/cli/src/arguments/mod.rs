@@ -1,7 +1,7 @@
 //! The command line.
 //!
 //! Decision: options that are settings come from the table of settings ([`settings`]): names, help
-//! texts, possible values. Only what a single command has is declared here. Values stay text,
+//! texts, possible values. Only options of a single command are declared here. Values stay text,
 //! because they may also come from the environment or a file. One place converts them, and reports
 //! a bad value with its source. The price: help texts of settings are the same in all commands,
 //! apart from the few in [`settings`].
@@ -24,16 +24,11 @@ use foreread::Disk;
 use foreread::dataset::FormatOptions;
 #[cfg(target_os = "linux")]
 use foreread::size::ByteSize;
+use foreread_settings::reader;
 
 #[cfg(feature = "share")]
 pub use self::control::{AgentControl, Control, ControlOptions, ControlTarget};
-#[cfg(feature = "share")]
-pub use self::settings::TokenSet;
-#[cfg(feature = "share")]
-pub use self::settings::{AgentSet, AgentStatusSet, WarmSet};
-pub use self::settings::{
-    CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
-};
+pub use self::settings::SettingArguments;
 pub use self::tables::TableArguments;
 
 /// A data loader for machine-learning training that knows the order of its reads in advance.
@@ -133,7 +128,7 @@ pub struct Demo {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings<DemoSet>,
+    pub settings: SettingArguments<{ reader::DEMO }>,
 }
 
 /// A dataset for the agent's memory.
@@ -147,7 +142,7 @@ pub struct Warm {
     #[arg(long, value_name = "PERCENT%")]
     pub wait: Option<Percent>,
     #[command(flatten)]
-    pub settings: Settings<WarmSet>,
+    pub settings: SettingArguments<{ reader::WARM }>,
 }
 
 /// A part in percent, such as `80%`.
@@ -198,7 +193,7 @@ pub struct Index {
     #[command(flatten)]
     pub format: FormatArguments,
     #[command(flatten)]
-    pub settings: Settings<IndexSet>,
+    pub settings: SettingArguments<{ reader::INDEX }>,
 }
 
 impl Index {
@@ -291,7 +286,7 @@ impl FormatArguments {
 #[derive(Debug, Args)]
 pub struct OrderCommand {
     #[command(flatten)]
-    pub settings: Settings<OrderSet>,
+    pub settings: SettingArguments<{ reader::ORDER }>,
 }
 
 #[derive(Debug, Args)]
@@ -300,7 +295,7 @@ pub struct Load {
     #[arg(value_name = "URL|CATALOG")]
     pub target: String,
     #[command(flatten)]
-    pub settings: Settings<LoadSet>,
+    pub settings: SettingArguments<{ reader::LOAD }>,
 }
 
 #[derive(Debug, Args)]
@@ -317,7 +312,7 @@ pub struct Plan {
     #[arg(long, value_name = "PART", default_value_t = 0.5, requires = "unchanged")]
     pub disk_writes_per_day: f64,
     #[command(flatten)]
-    pub settings: Settings<PlanSet>,
+    pub settings: SettingArguments<{ reader::PLAN }>,
 }
 
 #[derive(Debug, Args)]
@@ -326,7 +321,7 @@ pub struct Calibrate {
     #[arg(value_name = "URL|CATALOG")]
     pub target: Option<String>,
     #[command(flatten)]
-    pub settings: Settings<CalibrateSet>,
+    pub settings: SettingArguments<{ reader::CALIBRATE }>,
 }
 
 #[derive(Debug, Args)]
@@ -336,14 +331,14 @@ pub struct Simulate {
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
     #[command(flatten)]
-    pub settings: Settings<SimulateSet>,
+    pub settings: SettingArguments<{ reader::SIMULATE }>,
 }
 
 #[cfg(feature = "share")]
 #[derive(Debug, Args)]
 pub struct Token {
     #[command(flatten)]
-    pub settings: Settings<TokenSet>,
+    pub settings: SettingArguments<{ reader::TOKEN }>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -355,7 +350,7 @@ pub enum Cache {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
         #[command(flatten)]
-        settings: Settings<CacheSet>,
+        settings: SettingArguments<{ reader::STATUS }>,
     },
     /// Remove unused caches from a directory: those that --all, --older-than or --dataset selects
     #[command(after_help = texts::CACHE_CLEAN)]
@@ -369,7 +364,7 @@ pub enum Cache {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        settings: Settings<CacheSet>,
+        settings: SettingArguments<{ reader::STATUS }>,
     },
 }
 
@@ -394,7 +389,7 @@ pub enum Agent {
         #[command(flatten)]
         control: AgentControl,
         #[command(flatten)]
-        settings: Settings<AgentSet>,
+        settings: SettingArguments<{ reader::AGENT }>,
         /// The command and its arguments
         #[arg(value_name = "CMD", required = true, last = true)]
         words: Vec<std::ffi::OsString>,
@@ -510,7 +505,7 @@ pub struct AgentOptions {
     #[command(flatten)]
     pub control: AgentControl,
     #[command(flatten)]
-    pub settings: Settings<AgentSet>,
+    pub settings: SettingArguments<{ reader::AGENT }>,
 }
 
 /// How an agent shows itself.
@@ -531,7 +526,7 @@ pub struct AgentTarget {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     #[command(flatten)]
-    pub settings: Settings<AgentStatusSet>,
+    pub settings: SettingArguments<{ reader::STATUS }>,
 }
 
 /// The caches that `cache clean` removes. Only a dry run needs none of these options.
@@ -633,7 +628,7 @@ mod tests {
     #[test]
     fn possible_values_come_from_the_table_of_settings() {
         each_command(&mut command(), "foreread", &mut |words, command| {
-            for knob in foreread_settings::all_knobs() {
+            for knob in foreread_settings::KNOBS {
                 let Some(argument) = command.get_arguments().find(|argument| argument.get_id() == knob.name)
                 else {
                     continue;
@@ -654,7 +649,7 @@ mod tests {
         each_command(&mut command(), "", &mut |_, command| {
             names.extend(command.get_arguments().map(|argument| argument.get_id().to_string()));
         });
-        for knob in foreread_settings::all_knobs() {
+        for knob in foreread_settings::KNOBS {
             assert!(names.contains(knob.name), "{}", knob.name);
         }
     }

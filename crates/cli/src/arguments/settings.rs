@@ -1,27 +1,15 @@
 //! The options of a command that are settings, made from the table of settings.
 
-use std::fmt;
-use std::marker::PhantomData;
-
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use foreread_settings::{Knob, KnobKind, find_knob};
+use foreread_settings::reader::{AGENT, CALIBRATE, DEMO, INDEX, LOAD, ORDER, SIMULATE, TOKEN};
+use foreread_settings::{Knob, KnobKind, knobs_of};
 use foreread_simulator::{FilesPolicy, JobsPolicy, Policy};
 
-/// The settings of one command.
-pub trait KnobSet: fmt::Debug + Send + Sync + 'static {
-    /// Their names, in the order of the help text.
-    const NAMES: &'static [&'static str];
-
-    /// Changes an option where this command differs from the table.
-    fn adapt(option: Arg) -> Arg {
-        option
-    }
-}
-
-/// The settings that are given as arguments.
+/// The settings that are given as arguments of one command, a [reader](foreread_settings::reader)
+/// of settings.
 #[derive(Debug)]
-pub struct Settings<S: KnobSet> {
+pub struct SettingArguments<const READER: u16> {
     /// Names and values. Repeated options have one value per line.
     pub given: Vec<(&'static str, String)>,
     /// Whether to print each setting with its source, and stop.
@@ -30,13 +18,12 @@ pub struct Settings<S: KnobSet> {
     pub quiet: bool,
     /// Whether results have details, too.
     pub verbose: bool,
-    set: PhantomData<S>,
 }
 
-impl<S: KnobSet> Settings<S> {
+impl<const READER: u16> SettingArguments<READER> {
     /// The names of this command's settings.
-    pub fn names(&self) -> &'static [&'static str] {
-        S::NAMES
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        knobs_of(READER).map(|knob| knob.name)
     }
 
     /// The value of an argument.
@@ -47,10 +34,9 @@ impl<S: KnobSet> Settings<S> {
 
 const EXPLAIN: &str = "explain";
 
-impl<S: KnobSet> Args for Settings<S> {
+impl<const READER: u16> Args for SettingArguments<READER> {
     fn augment_args(command: Command) -> Command {
-        let options = S::NAMES.iter().filter_map(|name| find_knob(name)).map(|knob| S::adapt(option(knob)));
-        command.args(options).arg(
+        command.args(knobs_of(READER).map(|knob| adapt(READER, option(knob)))).arg(
             Arg::new(EXPLAIN)
                 .long(EXPLAIN)
                 .action(ArgAction::SetTrue)
@@ -64,20 +50,21 @@ impl<S: KnobSet> Args for Settings<S> {
     }
 }
 
-impl<S: KnobSet> FromArgMatches for Settings<S> {
+impl<const READER: u16> FromArgMatches for SettingArguments<READER> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let value = |name: &&'static str| {
+        let value = |name: &'static str| {
             let values: Vec<&str> = matches.get_many::<String>(name)?.map(String::as_str).collect();
-            Some((*name, values.join("\n")))
+            Some((name, values.join("\n")))
         };
-        let mut given: Vec<_> = S::NAMES.iter().filter_map(value).collect();
+        let mut given: Vec<_> = Self::names().filter_map(value).collect();
         // `-q` and `-v` are options of all commands.
         let quiet = matches!(matches.try_get_one::<bool>("quiet"), Ok(Some(true)));
-        if quiet && S::NAMES.contains(&"progress") && given.iter().all(|(name, _)| *name != "progress") {
+        let is_missing = |name: &str| given.iter().all(|(given, _)| *given != name);
+        if quiet && Self::names().any(|name| name == "progress") && is_missing("progress") {
             given.push(("progress", "off".to_owned()));
         }
         let verbose = matches!(matches.try_get_one::<u8>("verbose"), Ok(Some(1..)));
-        Ok(Self { given, explain: matches.get_flag(EXPLAIN), quiet, verbose, set: PhantomData })
+        Ok(Self { given, explain: matches.get_flag(EXPLAIN), quiet, verbose })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -88,14 +75,12 @@ impl<S: KnobSet> FromArgMatches for Settings<S> {
 
 /// The option of a setting.
 fn option(knob: &'static Knob) -> Arg {
-    let option = Arg::new(knob.name).long(knob.name).help_heading(knob.group.name());
-    let option = match knob.default {
+    let help = match knob.default {
         // A flag that is off needs no default in its help.
-        Some(default) if knob.kind != KnobKind::Flag => {
-            option.help(format!("{} [default: {default}]", knob.help))
-        }
-        _ => option.help(knob.help),
+        Some(default) if knob.kind != KnobKind::Flag => format!("{} [default: {default}]", knob.help),
+        _ => knob.help.to_owned(),
     };
+    let option = Arg::new(knob.name).long(knob.name).help(help).help_heading(knob.group.name());
     match knob.kind {
         KnobKind::Words(words) => {
             option.value_name("WORD").value_parser(PossibleValuesParser::new(words.iter().copied()))
@@ -112,190 +97,73 @@ fn option(knob: &'static Knob) -> Arg {
     }
 }
 
-/// An option with fewer words than the table has.
-fn only(option: Arg, words: &'static [&'static str]) -> Arg {
-    option.value_parser(PossibleValuesParser::new(words.iter().copied()))
-}
-
-/// `--report` of all commands but `simulate`.
-fn report(option: Arg) -> Arg {
-    match option.get_id().as_str() {
-        "report" => {
-            only(option, &["text", "json"]).help("The form of the result on standard output [default: text]")
-        }
-        _ => option,
-    }
-}
-
-macro_rules! knob_set {
-    ($(#[$doc:meta])* $name:ident, $names:expr, $adapt:expr) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $name;
-
-        impl KnobSet for $name {
-            const NAMES: &'static [&'static str] = $names;
-
-            fn adapt(option: Arg) -> Arg {
-                let adapt: fn(Arg) -> Arg = $adapt;
-                adapt(option)
-            }
-        }
+/// Changes an option where a command differs from the table.
+fn adapt(reader: u16, option: Arg) -> Arg {
+    const FORM: &str = "The form of the result on standard output [default: text]";
+    let only = |option: Arg, words: &'static [&'static str]| {
+        option.value_parser(PossibleValuesParser::new(words.iter().copied()))
     };
-}
-
-knob_set!(
-    /// `load`.
-    LoadSet,
-    &[
-        "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate",
-        "compute-ms", "memory", "disk", "agent", "memory-alone", "job-name", "look-ahead", "format",
-        "origin-limit", "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank",
-        "world-size", "peers", "report", "report-file", "digest", "ids", "decode", "decode-threads", "state",
-        "plot", "progress",
-    ],
-    |option| match option.get_id().as_str() {
-        "plot" => option.help(
+    match (reader, option.get_id().as_str()) {
+        (SIMULATE, "report") => option.help(FORM),
+        (TOKEN, "report") => only(option, &["text", "json"])
+            .help("The form of the result on standard output; only an argument sets it here [default: text]"),
+        (_, "report") => only(option, &["text", "json"]).help(FORM),
+        (LOAD, "plot") => option.help(
             "Draw rates and stalls over time by tier, as SVG, into this file. %r stands for the rank; \
              without it, rank 0 draws its own",
         ),
-        _ => report(option),
-    }
-);
-knob_set!(
-    /// `plan`.
-    PlanSet,
-    &[
-        "samples", "sample-bytes", "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last",
-        "deal", "validate", "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit",
-        "origin-parallelism", "calibration", "on-error", "rank", "world-size", "report", "progress",
-    ],
-    report
-);
-knob_set!(
-    /// `order`.
-    OrderSet,
-    &[
-        "samples", "epoch", "seed", "order-group", "sampler", "batch-size", "drop-last", "deal", "rank",
-        "world-size", "report",
-    ],
-    |option| match option.get_id().as_str() {
-        "samples" => option.help("The number of samples (required)"),
-        "batch-size" => option.help("Samples per batch, on each rank: --drop-last drops a short last one"),
-        "deal" => only(option, &["torch", "blocks"])
-            .help(
-                "How ranks share an epoch: torch (strided) or blocks; locality is only known in a run \
-                 [default: torch]",
-            ),
-        _ => report(option),
-    }
-);
-knob_set!(
-    /// `index`.
-    IndexSet,
-    &["include", "exclude", "format", "output", "report", "progress"],
-    |option| match option.get_id().as_str() {
-        "output" => option
-            .short('o')
-            .help("The catalog file [default: the dataset's last name, with .foreread]"),
-        _ => report(option),
-    }
-);
-#[cfg(feature = "share")]
-knob_set!(
-    /// `warm`.
-    WarmSet,
-    &["agent", "format", "patience", "report", "progress"],
-    report
-);
-knob_set!(
-    /// `calibrate`.
-    CalibrateSet,
-    &[
-        "disk", "seconds", "origin-bytes", "origin-limit", "origin-parallelism", "output", "report",
-        "progress",
-    ],
-    |option| match option.get_id().as_str() {
-        "disk" => option.value_name("DIR").help(
-            "A directory of the disk tier; may be repeated. Some hundred megabytes are written there \
-             and removed",
-        ),
-        "output" => option.short('o').help("The file to write [default: foreread-calibration.toml]"),
-        _ => report(option),
-    }
-);
-knob_set!(
-    /// `simulate`.
-    SimulateSet,
-    &["policy", "seeds", "calibration", "report", "plot", "progress"],
-    |option| match option.get_id().as_str() {
-        "policy" => {
-            let mut names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-            let jobs = JobsPolicy::ALL.iter().map(|policy| policy.name());
-            for name in jobs.chain(FilesPolicy::ALL.iter().map(|policy| policy.name())).chain(["all"]) {
-                // Scenarios of different kinds share some policies.
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            option.value_parser(PossibleValuesParser::new(names))
-        }
-        "calibration" => option.value_name("FILE").help(
-            "The file that `foreread calibrate` wrote, whose speeds replace the scenario's; never found \
-             automatically",
-        ),
-        "report" => option.help("The form of the result on standard output [default: text]"),
-        "plot" => option.help(
+        (SIMULATE, "plot") => option.help(
             "Draw one bar per policy into this SVG, and time against cache size into a second one \
              (FILE-cache.svg)",
         ),
-        _ => option,
-    }
-);
-knob_set!(
-    /// `demo`.
-    DemoSet,
-    &["report", "plot", "progress"],
-    |option| match option.get_id().as_str() {
-        "plot" => option.help("Draw when the trainer computes and when it waits, as SVG, into this file"),
-        _ => report(option),
-    }
-);
-#[cfg(feature = "share")]
-knob_set!(
-    /// `agent start`, `agent serve` and `agent run`.
-    AgentSet,
-    &["memory", "disk", "origin-limit", "origin-parallelism", "patience"],
-    |option| match option.get_id().as_str() {
-        "disk" => option.help(
+        (DEMO, "plot") => {
+            option.help("Draw when the trainer computes and when it waits, as SVG, into this file")
+        }
+        (ORDER, "samples") => option.help("The number of samples (required)"),
+        (ORDER, "batch-size") => {
+            option.help("Samples per batch, on each rank: --drop-last drops a short last one")
+        }
+        (ORDER, "deal") => only(option, &["torch", "blocks"]).help(
+            "How ranks share an epoch: torch (strided) or blocks; locality is only known in a run [default: \
+             torch]",
+        ),
+        (INDEX, "output") => {
+            option.short('o').help("The catalog file [default: the dataset's last name, with .foreread]")
+        }
+        (CALIBRATE, "output") => {
+            option.short('o').help("The file to write [default: foreread-calibration.toml]")
+        }
+        (CALIBRATE, "disk") => option.value_name("DIR").help(
+            "A directory of the disk tier; may be repeated. Some hundred megabytes are written there and \
+             removed",
+        ),
+        (SIMULATE, "policy") => option.value_parser(PossibleValuesParser::new(policies())),
+        (SIMULATE, "calibration") => option.value_name("FILE").help(
+            "The file that `foreread calibrate` wrote, whose speeds replace the scenario's; never found \
+             automatically",
+        ),
+        (AGENT, "disk") => option.help(
             "A directory for samples of all jobs, below the memory, and its size; may be repeated. Its \
              samples outlive the agent",
         ),
-        "memory" => option.value_name("SIZE").help(
-            "The most bytes of samples in memory, for all jobs together (required). What jobs prefetch \
-             comes on top",
+        (AGENT, "memory") => option.value_name("SIZE").help(
+            "The most bytes of samples in memory, for all jobs together (required). What jobs prefetch comes \
+             on top",
         ),
         _ => option,
     }
-);
-#[cfg(feature = "share")]
-knob_set!(
-    /// `agent status` and `agent stop`.
-    AgentStatusSet,
-    &["report"],
-    report
-);
-knob_set!(
-    /// `cache list` and `cache clean`.
-    CacheSet,
-    &["report"],
-    report
-);
-#[cfg(feature = "share")]
-knob_set!(
-    /// `token`.
-    TokenSet,
-    &["report"],
-    |option| report(option)
-        .help("The form of the result on standard output; only an argument sets it here [default: text]")
-);
+}
+
+/// The names of the policies of all kinds of scenarios, which share some.
+fn policies() -> Vec<&'static str> {
+    let machines = Policy::ALL.iter().map(|policy| policy.name());
+    let jobs = JobsPolicy::ALL.iter().map(|policy| policy.name());
+    let files = FilesPolicy::ALL.iter().map(|policy| policy.name());
+    let mut names = Vec::new();
+    for name in machines.chain(jobs).chain(files).chain(["all"]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}

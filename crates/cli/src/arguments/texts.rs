@@ -1,4 +1,4 @@
-//! The end of each help text: examples, and what is common to all commands.
+//! The end of each help text: examples, and the part common to all commands.
 
 /// The end of a help text, with the given examples.
 macro_rules! help {

@@ -22,12 +22,12 @@ use foreread_agent::{
     JobStatus, OriginStatus, PolicyValue,
 };
 use foreread_file_cache::{FilesStatus, HostCounts, RunStatus};
-use foreread_settings::Knobs;
+use foreread_settings::{Knobs, reader};
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
 use super::daemon;
-use crate::arguments::{Agent, AgentControl, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
+use crate::arguments::{Agent, AgentControl, AgentHttp, AgentOptions, AgentTarget, SettingArguments};
 use crate::signals::Signals;
 use crate::{child, output, settings};
 
@@ -132,7 +132,7 @@ pub(super) fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
         let cannot = || format!("cannot read the policy file {}", named.display());
         std::fs::metadata(named).with_context(cannot)?;
-        // Links stay: a new file may take the place of what they name.
+        // Links stay: a new file may take the place of their target.
         return std::path::absolute(named).with_context(cannot);
     }
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
@@ -218,7 +218,7 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 /// Runs a command with an agent for it, and returns the command's exit code.
 fn run_command(
     options: StartOptions<'_>,
-    settings: &Settings<AgentSet>,
+    settings: &SettingArguments<{ reader::AGENT }>,
     words: &[OsString],
 ) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
@@ -256,7 +256,7 @@ fn run_command(
 /// How the directories of `agent run` begin.
 const RUN_DIRECTORY: &str = "foreread-agent-";
 
-/// A directory without an agent is left over, and does not belong to one that starts just now.
+/// A directory without an agent is left over, and does not belong to an agent that starts just now.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
 
 /// A private directory, whose path leaves room for a socket's name.
@@ -363,8 +363,8 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     if let Some(control) = &status.control {
         writeln!(out, "control      {}", control_line(control))?;
     }
-    for store in &status.stores {
-        writeln!(out, "store        {}", store_line(store))?;
+    for origin in &status.stores {
+        writeln!(out, "store        {}", storage_line(origin))?;
     }
     for dataset in &status.datasets {
         let url = output::one_line(&dataset.url);
@@ -408,7 +408,7 @@ pub(super) fn print_page(out: &mut impl Write, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a gigabyte more of memory would save, if that is known and worth a word.
+/// The savings by a gigabyte more of memory, if they are known and worth a word.
 pub(super) fn gain_text(saved_by_gb: f64) -> String {
     if saved_by_gb < 1e5 {
         return String::new();
@@ -450,14 +450,14 @@ fn run_line(run: &RunStatus) -> String {
     )
 }
 
-pub(super) fn store_line(store: &OriginStatus) -> String {
+pub(super) fn storage_line(origin: &OriginStatus) -> String {
     let rate = |bytes: f64| format!("{}/s", ByteSize(bytes as u64));
-    let mut limit = store.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
-    if store.reserved > 0 {
-        limit.push_str(&format!(" ({} reserved for nodes that are not heard)", rate(store.reserved as f64)));
+    let mut limit = origin.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
+    if origin.reserved > 0 {
+        limit.push_str(&format!(" ({} reserved for nodes that are not heard)", rate(origin.reserved as f64)));
     }
-    let OriginStatus { reading, queued, bytes_per_second, .. } = store;
-    let name = output::one_line(&store.name);
+    let OriginStatus { reading, queued, bytes_per_second, .. } = origin;
+    let name = output::one_line(&origin.name);
     format!("{name}: {}{limit}, {reading} reads under way, {queued} wait", rate(*bytes_per_second))
 }
 

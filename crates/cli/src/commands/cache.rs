@@ -20,7 +20,7 @@ use crate::{output, settings};
 
 const DAY: f64 = 86_400.0;
 
-/// What stands for the dataset of copies that `foreread run` has made.
+/// The text in place of the dataset of copies that `foreread run` has made.
 #[cfg(target_os = "linux")]
 const WHOLE_FILES: &str = "whole files (foreread run)";
 
@@ -152,7 +152,7 @@ fn unused_days(last_used: SystemTime) -> f64 {
     SystemTime::now().duration_since(last_used).unwrap_or_default().as_secs_f64() / DAY
 }
 
-/// What was removed, as `--report json` prints it.
+/// The removed caches, as `--report json` prints them.
 #[derive(Debug, Serialize)]
 struct CleanReport {
     dry_run: bool,
@@ -164,7 +164,7 @@ struct CleanReport {
 struct RemovedReport {
     dataset: String,
     bytes: u64,
-    /// Files that stay: foreign ones, and those that cannot be removed.
+    /// Files that stay: foreign files, and files that cannot be removed.
     kept: Vec<PathBuf>,
 }
 
@@ -184,7 +184,7 @@ fn clean(directory: &Path, selected: &Selected, dry_run: bool) -> Result<CleanRe
         let gone = cache::clean(directory, &rule).map_err(Error::from)?;
         gone.into_iter().map(|gone| (removed(gone.identity, gone.bytes, gone.left), gone.path)).unzip()
     };
-    // What other processes have changed since shows only in a new list.
+    // Later changes of other processes show only in a new list.
     let entries = if dry_run { entries } else { cache::list(directory).map_err(Error::from)? };
     let skipped = entries.iter().filter(|entry| {
         rule.identity.is_none_or(|identity| identity == entry.identity) && !paths.contains(&entry.path)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use foreread::Registry;
 use foreread::calibration::{Calibration, Point, ServerSpeed};
-use foreread::size::{ByteRate, ByteSize};
+use foreread::size::ByteSize;
 use foreread_estimate::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
 use foreread_settings::{Knobs, calibration};
 
@@ -46,17 +46,14 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
     let directory =
         |text: String| PathBuf::from(text.rsplit_once('=').map_or(&*text, |(directory, _)| directory));
     wanted.disks = settings::list(knobs, "disk").into_iter().map(directory).collect();
-    let seconds: f64 = knobs.parse("seconds")?.unwrap_or(30.0);
+    let seconds: f64 = knobs.value("seconds")?;
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
     wanted.time = time.ok_or_else(|| knobs.refuse("seconds", "must be at least 1"))?;
-    if let Some(bytes) = knobs.parse::<ByteSize>("origin-bytes")? {
-        if bytes.0 == 0 {
-            return Err(knobs.refuse("origin-bytes", "must be at least 1").into());
-        }
-        wanted.origin_bytes = bytes.0;
+    wanted.origin_bytes = knobs.value::<ByteSize>("origin-bytes")?.0;
+    if wanted.origin_bytes == 0 {
+        return Err(knobs.refuse("origin-bytes", "must be at least 1").into());
     }
-    wanted.config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
-    wanted.config.origin_parallelism = foreread_settings::origin_parallelism(knobs)?;
+    wanted.config = foreread_settings::config_of(knobs, &["origin-limit", "origin-parallelism"])?;
     Ok(wanted)
 }
 

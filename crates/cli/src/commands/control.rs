@@ -16,7 +16,7 @@ use foreread_agent::{
 };
 use foreread_store::Client;
 
-use super::agent::{gain_text, http_address, job_line, policy_file, print_page, print_policy, store_line};
+use super::agent::{gain_text, http_address, job_line, policy_file, print_page, print_policy, storage_line};
 use super::daemon;
 use crate::arguments::{Control, ControlOptions, ControlTarget};
 use crate::signals::Signals;
@@ -122,8 +122,8 @@ fn print(socket: &Path, status: &ControlStatus) -> Result<()> {
     writeln!(out, "nodes        {connected} of {} connected", status.nodes.len())?;
     let (held, memory) = (ByteSize(cluster.held_bytes), ByteSize(cluster.memory));
     writeln!(out, "memory       {held} of {memory}, {} samples", cluster.samples)?;
-    for store in &cluster.stores {
-        writeln!(out, "store        {}", store_line(store))?;
+    for origin in &cluster.stores {
+        writeln!(out, "store        {}", storage_line(origin))?;
     }
     for dataset in &cluster.datasets {
         let (samples, bytes) = (dataset.samples, ByteSize(dataset.bytes));
@@ -168,7 +168,7 @@ fn node_line(node: &NodeStatus) -> String {
     format!("{name} ({}): {state}, {jobs} jobs, {held} of {memory}{leases}", output::one_line(&node.user))
 }
 
-/// Who asks, for the log of changes.
+/// The user that requests it, for the log of changes.
 fn asker() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     name.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()))

@@ -93,7 +93,7 @@ pub(super) fn connect(socket: &Path, what: &str) -> Result<Client> {
     })
 }
 
-/// What messages call an agent, and a control process.
+/// The names of an agent and of a control process in messages.
 pub(super) const AGENT: &str = "agent";
 pub(super) const CONTROL: &str = "control process";
 

@@ -24,7 +24,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
-    index.format = foreread_settings::format(&knobs)?;
+    index.format = foreread_settings::config_of(&knobs, &["format"])?.format;
     index.format_options = options.format.options();
     if options.table.table.is_none() {
         index.format_options.columns = options.table.column.clone();
@@ -127,7 +127,7 @@ struct IndexReport {
     samples: u64,
     bytes: u64,
     labels: usize,
-    /// What the first shard has.
+    /// The findings in the first shard.
     #[serde(skip_serializing_if = "Option::is_none")]
     found: Option<String>,
     /// The values that the catalog has of each sample.
@@ -147,7 +147,7 @@ struct IndexReport {
     storage: Option<ServerReport>,
 }
 
-/// What an update has changed.
+/// The changes by an update.
 #[derive(Debug, Serialize)]
 struct GrowthReport {
     /// The new samples.

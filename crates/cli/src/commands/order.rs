@@ -23,20 +23,24 @@ pub fn run(options: &OrderCommand) -> Result<()> {
     }
     let samples: u64 =
         knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "required: the number of samples"))?;
-    let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);
+    let epoch: u64 = knobs.value("epoch")?;
     // The default of `load` would cut the order into batches here.
     let batches = !matches!(knobs.get("batch-size"), None | Some((_, Provenance::Default)));
     let batch_size = batches.then_some(config.batch_size);
 
     let order = sampler(config.sampler, samples, config.seed).and_then(|sampler| sampler.order(epoch));
-    let dealing = Dealing::new(config.deal, config.world_size, batch_size, config.drop_last);
-    let stream =
-        AccessStream::new(order.map_err(Error::from)?, dealing.map_err(Error::from)?, Rank(config.rank), 0)
-            .map_err(Error::from)?;
+    let dealing = Dealing::new(config.deal, config.rank.ranks, batch_size, config.drop_last);
+    let stream = AccessStream::new(
+        order.map_err(Error::from)?,
+        dealing.map_err(Error::from)?,
+        Rank(config.rank.rank),
+        0,
+    )
+    .map_err(Error::from)?;
     let mut out = output::stdout();
     if json {
         write!(out, "{{\"samples\": {samples}, \"seed\": {}, \"epoch\": {epoch}, ", config.seed)?;
-        write!(out, "\"rank\": {}, \"world_size\": {}, \"ids\": [", config.rank, config.world_size)?;
+        write!(out, "\"rank\": {}, \"world_size\": {}, \"ids\": [", config.rank.rank, config.rank.ranks)?;
         let mut separator = "";
         each_id(&stream, |id| Ok(write!(out, "{}{id}", std::mem::replace(&mut separator, ", "))?))?;
         writeln!(out, "]}}")?;

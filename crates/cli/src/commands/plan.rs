@@ -1,5 +1,5 @@
 //! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted
-//! times, and what larger caches would save. With `--unchanged`, also what `foreread run` would do.
+//! times, and the savings by larger caches. With `--unchanged`, also the plan of `foreread run`.
 
 use std::io::Write;
 
@@ -45,7 +45,7 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             // This command joins no group of ranks.
             let prepared = ready.prepared();
             let train = prepared.catalogs().next();
-            let report = PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train);
+            let report = PlanReport::of(prepared, train)?.with_servers(train);
             let train = train.filter(|_| options.unchanged);
             (report, train.map_or(Ok(None), |train| unchanged(OpenedFiles::of(train)))?)
         }
@@ -53,7 +53,7 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             let sizes = imagined(&knobs)?;
             let files = options.unchanged.then(|| OpenedFiles::samples(&sizes));
             let unchanged = files.map_or(Ok(None), unchanged)?;
-            (PlanReport::of(&Planned::with_compute(config, &[sizes], compute)?, None, None)?, unchanged)
+            (PlanReport::of(&Planned::with_compute(config, &[sizes], compute)?, None)?, unchanged)
         }
     };
     if json {

@@ -34,7 +34,7 @@ enum ReportFormat {
 
 pub fn run(options: &Simulate) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
-    let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
+    let seeds: u64 = knobs.value("seeds")?;
     if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
         return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MAX_SEEDS)).into());
     }

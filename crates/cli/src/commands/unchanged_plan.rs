@@ -1,12 +1,12 @@
 //! The part of `foreread plan` for programs that are not changed: the opens that `foreread run`
-//! would serve, and what it would read and write.
+//! would serve, and its reads and writes.
 //!
 //! The figures come from the simulator, which drives the rule of `foreread run` itself. At most
 //! [`MOST_FILES`] files are simulated, of equal length: shares hardly depend on the number of
 //! files. The price is an error of about .005 in the shares of larger datasets.
 //!
-//! A budget of writes allows a number of such epochs per day. What it leaves of more frequent
-//! epochs depends on their time, so it is only known with `--compute-ms`.
+//! A budget of writes allows a number of such epochs per day. Its effect on more frequent epochs
+//! depends on their time, so it is only known with `--compute-ms`.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const BLOCK: u64 = 4096;
 /// The seconds of a day, and of an epoch where no time matters.
 const DAY: f64 = 86_400.0;
 
-/// What `foreread run` would do on one node.
+/// The plan of `foreread run` on one node.
 #[derive(Debug, Serialize)]
 pub struct UnchangedReport {
     files: u64,
@@ -59,7 +59,7 @@ struct ServedFiles {
     written_bytes: u64,
 }
 
-/// What may be written to a disk.
+/// The bytes that may be written to a disk.
 #[derive(Debug, Serialize)]
 struct WriteBudget {
     /// As a part of the disk.
@@ -152,7 +152,7 @@ impl UnchangedReport {
         let (floor_origin_bytes, unlimited) = ServedFiles::simulate(scenario.clone())?;
         let batches = files
             .samples
-            .div_ceil(config.batch_size.max(1).saturating_mul(u64::from(config.world_size.max(1))));
+            .div_ceil(config.batch_size.max(1).saturating_mul(u64::from(config.rank.ranks.max(1))));
         let seconds = compute.as_secs_f64() * batches as f64;
         let limited = match is_disk && seconds > 0.0 {
             true => {

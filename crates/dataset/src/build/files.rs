@@ -55,7 +55,7 @@ impl CatalogSample {
     }
 }
 
-/// What a first look at all samples, in their order, finds.
+/// The result of a first look at all samples, in their order.
 pub(crate) struct SampleFacts {
     /// The fingerprint so far. It identifies the data, independently of the catalog's form and
     /// location. It covers each sample in order: its path, offset, length, version and label.

@@ -1,8 +1,8 @@
-//! What an index passes to the metadata of each kind of catalog.
+//! The values that an index passes to the metadata of each kind of catalog.
 
 use crate::catalog_file::listing::Listing;
 
-/// What the options of an index add to its catalog.
+/// The values that the options of an index add to its catalog.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IndexNotes<'a> {
     /// The user's name for the location of the data.

@@ -1,7 +1,7 @@
 //! Long lists that become other forms piece by piece.
 
-/// The items in pieces of at most `size`. The memory of those that were taken is released, because
-/// millions of items take hundreds of megabytes, and their other form as much.
+/// The items in pieces of at most `size`. The memory of taken items is released, because millions
+/// of items take hundreds of megabytes, and their other form as much.
 pub(crate) fn in_pieces<T>(mut items: Vec<T>, size: usize) -> impl Iterator<Item = Vec<T>> {
     items.reverse();
     std::iter::from_fn(move || {

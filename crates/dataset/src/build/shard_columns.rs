@@ -57,7 +57,7 @@ impl<'a> ShardColumns<'a> {
         ]
     }
 
-    /// What it has of the shards' last changes.
+    /// Its entries of the shards' last changes.
     pub(crate) fn changes(&self) -> FileChanges {
         self.changes
     }

@@ -119,8 +119,9 @@ pub(crate) fn encode(
     let made_fields = made.iter().flat_map(|made| made.fields());
     let columns = columns.into_iter().flatten().chain(made_fields);
     let columns = columns.chain(values.iter().map(|table| table.field())).collect();
-    // Versions of foreread that know no values refuse a catalog that has some, and those that know
-    // no decoders refuse one with decoded samples. So it is with the checksums of zip archives.
+    // Versions of foreread that know no values refuse a catalog that has some. Versions that know
+    // no decoders refuse a catalog with decoded samples. So it is with the checksums of zip
+    // archives.
     let version = match made {
         _ if labels.iter().any(|table| !table.is_sorted()) => VERSION_ORDERED,
         _ if sums && is_zip => VERSION_CHECKED,

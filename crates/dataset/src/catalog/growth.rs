@@ -3,11 +3,10 @@
 //! A sample keeps its number while its file, its place in the file and its version are the same. So
 //! splits, caches and lists of numbers stay valid. Where a file system has recorded a change of a
 //! file, but its time and length are the same, the number stays. Copies on disks are not used then.
-//! New samples have numbers at the end. The numbers of those that are gone are not used again:
-//! their rows stay, and no pass reads them. A changed file is a gone one and a new one, because
-//! caches know bytes by the number. Classes keep their numbers, too, and new ones follow. The
-//! price: rows of gone samples stay in the file, and both catalogs are in memory while they are
-//! joined.
+//! New samples have numbers at the end. The numbers of removed samples are not used again: their
+//! rows stay, and no pass reads them. A changed file is a gone one and a new one, because caches
+//! know bytes by the number. Classes keep their numbers, too, and new ones follow. The price: rows
+//! of gone samples stay in the file, and both catalogs are in memory while they are joined.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +24,7 @@ use crate::{Catalog, DatasetError, DatasetErrorKind};
 /// The most files that a report names.
 const NAMED: usize = 5;
 
-/// What a new listing has that an earlier one had not.
+/// The samples of a new listing that an earlier listing had not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Growth {
@@ -119,7 +118,7 @@ impl Catalog {
         Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
     }
 
-    /// What identifies a listing: its samples, and the changes of files that look the same.
+    /// The identity of a listing: its samples, and the changes of files that look the same.
     fn listed(&self) -> String {
         format!("{} {}", self.fingerprint(), self.0.listing.text())
     }
@@ -192,7 +191,7 @@ struct JoinedRows {
 
 impl JoinedRows {
     /// Finds each row of the new listing in the old one. Of several rows of one file, those with
-    /// equal labels and values are the same, in their order. A single one that is left on either
+    /// equal labels and values are the same, in their order. A single row that is left on either
     /// side is the same, too: its label or values were corrected.
     fn of(named: &Catalog, old: &Catalog, new: &Catalog) -> Result<Self, DatasetError> {
         let is_there = |row: u64| match named.numbers() {

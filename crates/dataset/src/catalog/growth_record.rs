@@ -10,7 +10,7 @@ use crate::catalog_file::CatalogFile;
 use crate::catalog_file::fault::{CatalogFault, corrupt};
 use crate::catalog_file::keys::GROWTH_KEY;
 
-/// What a catalog's metadata says of its growth.
+/// The growth of a catalog, in its metadata.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct GrowthRecord {
     /// The number of samples before each addition.
@@ -19,7 +19,7 @@ pub(crate) struct GrowthRecord {
     pub(super) gone: String,
     /// Where samples had their numbers first, while versions prove that their bytes are the same.
     pub(super) pieces: Vec<GrowthPiece>,
-    /// What identifies the last listing.
+    /// The identity of the last listing.
     pub(super) listing: String,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct GrowthPiece {
     pub(super) first: u64,
     /// The fingerprint of the catalog in which they were new.
     pub(super) fingerprint: String,
-    /// What distinguishes its listing.
+    /// The identity of its listing.
     pub(super) listing: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a catalog is: its fingerprint, and the identity under which caches have its samples.
+//! The identity of a catalog: its fingerprint, and the name under which caches have its samples.
 
 use foreread_types::{DatasetIdentity, Fingerprint};
 use xxhash_rust::xxh3::Xxh3;

@@ -14,20 +14,18 @@ pub(crate) mod identity;
 pub(crate) mod join;
 pub(crate) mod part;
 pub(crate) mod same_samples;
+pub(crate) mod samples;
 pub(crate) mod select;
 pub(crate) mod server_shares;
 pub(crate) mod split;
 pub(crate) mod stored;
 pub(crate) mod values;
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Object, Span};
 use foreread_types::{Fingerprint, SampleId, Sizes};
 
 use crate::catalog::growth_record::CatalogGrowth;
@@ -39,30 +37,10 @@ use crate::catalog_file::keys::{
     NAME_KEY, SAMPLES_KEY,
 };
 use crate::catalog_file::listing::Listing;
-use crate::catalog_file::{CatalogFile, CatalogRow, ObjectPath, file_lists, object_versions, recognise};
-use crate::disk::replace::replace_file_with;
+use crate::catalog_file::{CatalogFile, recognise};
+use crate::disk::replace::{replace_file, replace_file_with};
 use crate::disk::shared_file;
-use crate::messages::shortened;
-use crate::names::{SplitName, compare, refuse};
-use crate::{DatasetError, DatasetErrorKind, Format, SampleChecksum, replace_file};
-
-/// The position of one sample's bytes, as a read request to an origin needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CatalogEntry {
-    /// The object that contains the sample.
-    pub object: Object,
-    /// The part of the object.
-    pub span: Span,
-}
-
-/// One named part of a sample: a WebDataset member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SampleField<'a> {
-    /// The member's name after its first dot, in lower case: `jpg`, `cls`, `seg.png`.
-    pub name: &'a str,
-    /// The field's bytes within the sample.
-    pub range: Range<u64>,
-}
+use crate::{DatasetError, DatasetErrorKind, Format};
 
 /// The samples of one dataset, numbered `0..len()`. Cheap to clone.
 ///
@@ -290,153 +268,15 @@ impl Catalog {
         self.0.format
     }
 
-    /// The position of a sample's bytes.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample. [`DatasetErrorKind::Corrupt`]
-    /// if its path would leave the origin. [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
-    /// overwritten.
-    pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
-        let row = self.row(id)?;
-        if let Some(files) = &row.files {
-            return self.files_entry(files, row.length).map_err(|fault| self.failed(id, fault));
-        }
-        let version = object_versions::version(row.modified, row.changed, self.0.location, row.etag);
-        let path = match row.object {
-            ObjectPath::File(path) => path,
-            ObjectPath::IndexedShard(path) => Arc::clone(path),
-        };
-        Ok(match row.part {
-            None => CatalogEntry { object: Object { path, size: row.length, version }, span: Span::Whole },
-            Some((size, part)) => {
-                let span = match row.made {
-                    Some(parts) => Span::Made(parts),
-                    None => Span::Range(part),
-                };
-                CatalogEntry { object: Object { path, size, version }, span }
-            }
-        })
-    }
-
-    /// The files of a sample that has several, with their names. Empty for any other.
-    ///
-    /// # Errors
-    /// Those of [`entry`](Self::entry).
-    pub fn files(&self, id: SampleId) -> Result<Vec<(String, Object)>, DatasetError> {
-        let Some(list) = self.row(id)?.files else { return Ok(Vec::new()) };
-        let files = file_lists::files(&list, self.0.location).map_err(|fault| self.failed(id, fault))?;
-        let names = self.fields(id)?.into_iter().map(|field| field.name.to_owned());
-        Ok(names.zip(files).collect())
-    }
-
-    /// The entry of a sample of several files, which has `length` bytes.
-    fn files_entry(&self, list: &str, length: u64) -> Result<CatalogEntry, CatalogFault> {
-        let files = file_lists::files(list, self.0.location)?;
-        if let Some(why) = files.iter().find_map(|object| refuse(&object.path)) {
-            return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.to_owned() });
-        }
-        let parts = file_lists::parts(&files)?;
-        let sum = files.iter().try_fold(0, |sum: u64, object| sum.checked_add(object.size));
-        let first = files.into_iter().next().filter(|_| sum == Some(length));
-        let object = first.ok_or_else(|| corrupt("the list of a sample's files is damaged"))?;
-        let span = if parts.is_empty() { Span::Whole } else { Span::Made(parts.into()) };
-        Ok(CatalogEntry { object, span })
-    }
-
-    /// Whether [`entry`](Self::entry) reads the catalog's file, because names of files are not in
-    /// memory. Then it may block for as long as a file server does.
-    pub fn reads_entries(&self) -> bool {
-        self.0.image.reads_rows()
-    }
-
-    /// A sample's path, relative to the base URL. The path of a packed sample is only for people:
-    /// its shard, a slash, and its name or record number in the shard.
-    ///
-    /// # Errors
-    /// Those of [`entry`](Self::entry).
-    pub fn path(&self, id: SampleId) -> Result<Cow<'_, str>, DatasetError> {
-        let shard = match self.row(id)?.object {
-            ObjectPath::File(path) => return Ok(Cow::Owned(path.to_string())),
-            ObjectPath::IndexedShard(shard) => shard,
-        };
-        Ok(Cow::Owned(match self.key(id)? {
-            Some(key) => format!("{shard}/{key}"),
-            None => format!("{shard}/{}", self.0.image.number_in_object(self.number_or_none(id))),
-        }))
-    }
-
-    /// The sample of the file at `path`, relative to the base URL. `None` if there is none, samples
-    /// are packed or names cannot be read. A binary search, unless samples have a list's order.
-    pub fn find(&self, path: &str) -> Option<SampleId> {
-        if let Some(numbers) = self.numbers() {
-            let number = self.with_gone().find(path)?.0;
-            return numbers.iter().position(|known| *known == number).map(|at| SampleId(at as u64));
-        }
-        if self.0.image.is_ordered() {
-            let is_it = |id: &u64| match self.row(SampleId(*id)).map(|row| row.object) {
-                Ok(ObjectPath::File(here)) => *here == *path,
-                _ => false,
-            };
-            return (0..self.len()).find(is_it).map(SampleId);
-        }
-        let wanted = (path, SplitName::of(path));
-        let (mut from, mut to) = (0, self.len());
-        while from < to {
-            let middle = from + (to - from) / 2;
-            let ObjectPath::File(here) = self.row(SampleId(middle)).ok()?.object else { return None };
-            match compare((&here, SplitName::of(&here)), wanted) {
-                std::cmp::Ordering::Less => from = middle + 1,
-                std::cmp::Ordering::Greater => to = middle,
-                std::cmp::Ordering::Equal => return Some(SampleId(middle)),
-            }
-        }
-        None
-    }
-
-    /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name.
-    /// `None` for files and records, and if there is no such sample.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::Corrupt`] if it is not valid text. [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
-    /// overwritten.
-    pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
-        self.0.image.key(self.number_or_none(id)).map_err(|fault| self.failed(id, fault))
-    }
-
-    /// The fields of a WebDataset sample, in their order. Empty for other formats.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
-    pub fn fields(&self, id: SampleId) -> Result<Vec<SampleField<'_>>, DatasetError> {
-        if id.0 >= self.len() {
-            return Err(self.out_of_range(id));
-        }
-        let fields = self.0.image.fields(self.number_or_none(id)).into_iter().flatten();
-        Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
-    }
-
-    /// The bytes of the field `name` within a WebDataset sample. `None` if it has no such field.
-    /// Cheaper than [`fields`](Self::fields).
-    pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
-        self.0.image.fields(self.number_or_none(id))?.find(|field| field.0 == name).map(|(_, range)| range)
-    }
-
-    /// The checksum of a sample's bytes, if its format has one (TFRecord, zip). Catalogs of earlier
-    /// versions have none of zip archives.
-    pub fn checksum(&self, id: SampleId) -> Option<SampleChecksum> {
-        let sum = self.0.image.crc32c(self.number_or_none(id))?;
-        Some(match self.format() {
-            Format::Zip => SampleChecksum::Crc32(sum),
-            _ => SampleChecksum::Crc32c(sum),
-        })
-    }
-
     /// The number of objects: the samples, or their shards.
     pub fn objects(&self) -> u64 {
         // Of a part, at most.
         self.0.image.objects().min(self.len())
+    }
+
+    /// Whether the catalog names the servers of samples.
+    pub fn has_servers(&self) -> bool {
+        self.0.image.has_servers()
     }
 
     /// The catalog's file.
@@ -447,18 +287,6 @@ impl Catalog {
     /// The types of arrays.
     pub(crate) fn array_types(&self) -> &ArrayTypes {
         &self.0.arrays
-    }
-
-    fn row(&self, id: SampleId) -> Result<CatalogRow<'_>, DatasetError> {
-        let row = self.0.image.row(self.number_or_none(id)).ok_or_else(|| self.out_of_range(id))?;
-        let row = row.map_err(|fault| self.failed(id, fault))?;
-        match refuse(&row.object) {
-            None => Ok(row),
-            Some(why) => {
-                let why = format!("path {:?}: {why}", shortened(&row.object));
-                Err(self.failed(id, CatalogFault { kind: DatasetErrorKind::Corrupt, why }))
-            }
-        }
     }
 
     /// The same with its bytes in a file. `None` if that has another length.

@@ -2,8 +2,8 @@
 //! index and a later one.
 //!
 //! A sample is the same if its file, its place in the file and its version are the same. The
-//! version includes what the file system has recorded of changes. The price: both catalogs are
-//! read row by row, about a microsecond for each row.
+//! version includes the file system's records of changes. The price: both catalogs are read row by
+//! row, about a microsecond for each row.
 
 use foreread_tier::{Span, Version};
 use foreread_types::SampleId;

@@ -84,7 +84,7 @@ impl Catalog {
         Some(numbers.iter().map(|number| self.image().runs().row_of(*number).0).collect())
     }
 
-    /// [`number`](Self::number), or one that no sample has.
+    /// [`number`](Self::number), or a number without a sample.
     pub(crate) fn number_or_none(&self, id: SampleId) -> u64 {
         self.number(id).unwrap_or(u64::MAX)
     }

@@ -11,31 +11,9 @@ use foreread_types::SampleId;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::Catalog;
-use crate::catalog_file::server_column;
 use crate::catalog_file::server_column::UNKNOWN;
 
 impl Catalog {
-    /// The storage server that holds a sample's first byte, if the storage has several and the
-    /// catalog names it. A hint, because files may move.
-    pub fn server(&self, id: SampleId) -> Option<StorageServer> {
-        self.server_value(id).and_then(server_column::decode)
-    }
-
-    /// A sample's value in the column of servers.
-    pub(crate) fn server_value(&self, id: SampleId) -> Option<u32> {
-        self.0.image.server(self.number_or_none(id))
-    }
-
-    /// Whether a sample was released to an archive when the dataset was indexed.
-    pub fn is_released(&self, id: SampleId) -> bool {
-        self.server_value(id).is_some_and(server_column::is_released)
-    }
-
-    /// Whether the catalog names the servers of samples.
-    pub fn has_servers(&self) -> bool {
-        self.0.image.has_servers()
-    }
-
     /// The fingerprint of the samples' servers, which [`fingerprint`](Self::fingerprint) leaves
     /// out. `None` if the catalog names no servers.
     pub fn server_fingerprint(&self) -> Option<u64> {

@@ -100,7 +100,7 @@ impl Catalog {
         let mut parts = vec![Vec::new(); shares.len()];
         // The parts of groups that have one already.
         let mut places: BTreeMap<u128, usize> = BTreeMap::new();
-        // What earlier strata have left to each part and those before it.
+        // The remainder of earlier strata for each part and the parts before it.
         let mut left = vec![0.0; shares.len()];
         let (mut groups, mut begin) = (0, 0);
         for end in self.segments() {

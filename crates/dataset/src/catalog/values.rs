@@ -1,4 +1,4 @@
-//! What a catalog has of its samples besides their bytes: labels, classes, values and types.
+//! The data of samples in a catalog in addition to their bytes: labels, classes, values and types.
 
 use std::sync::Arc;
 
@@ -79,7 +79,8 @@ impl Catalog {
         self.array_types().of_field(name)
     }
 
-    /// What the index found in the first shard, in one line. `None` for formats without a choice.
+    /// The findings of the index in the first shard, in one line. `None` for formats without a
+    /// choice.
     pub fn summary(&self) -> Option<&str> {
         self.image().metadata(SUMMARY_KEY)
     }

@@ -22,7 +22,7 @@ pub(crate) struct ArrayTypes {
 }
 
 impl ArrayTypes {
-    /// Parses what an index wrote.
+    /// Parses the text of an index.
     pub(crate) fn parse(values: Option<&str>, fields: Option<&str>) -> Option<Self> {
         let parse = |text: Option<&str>| match text {
             None => Some(BTreeMap::new()),

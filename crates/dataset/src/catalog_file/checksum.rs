@@ -80,7 +80,7 @@ pub(crate) struct ChecksumPass<'a> {
 }
 
 impl<'a> ChecksumPass<'a> {
-    /// A pass that begins. `room` is for what is read.
+    /// A pass that begins. `room` is the buffer for reads.
     pub(crate) fn new(source: &'a CatalogBytes, room: Vec<u8>) -> Self {
         Self { source, hash: Xxh3::new(), at: 0, room }
     }

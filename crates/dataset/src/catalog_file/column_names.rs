@@ -4,7 +4,7 @@
 
 /// The column of texts that is the catalog's column of labels.
 pub(crate) const LABEL: &str = "label";
-/// What the names of columns of values begin with.
+/// The beginning of the names of columns of values.
 pub(crate) const VALUE_PREFIX: &str = "value.";
 /// The digest of each file's last change.
 pub(crate) const CHANGED: &str = "changed";

@@ -1,4 +1,4 @@
-//! What texts, versions and values add to a fingerprint.
+//! The bytes that texts, versions and values add to a fingerprint.
 //!
 //! Each has a number of its kind and its length before it, so that two lists of them differ.
 

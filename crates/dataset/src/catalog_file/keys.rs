@@ -16,7 +16,7 @@ pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
 pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
 /// The lists of decoders. See [`made`](super::columns::made).
 pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
-/// What the index found, for people.
+/// The result of the index, for people.
 pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
 /// The column of a table that has the labels.
 pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
@@ -26,7 +26,7 @@ pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
 /// How the index was requested, for the program that did.
 pub(crate) const REQUEST_KEY: &str = "foreread.request";
-/// What a catalog is after samples came and went. See [`growth`](crate::catalog::growth).
+/// The growth of a catalog: samples that came and went. See [`growth`](crate::catalog::growth).
 pub(crate) const GROWTH_KEY: &str = "foreread.growth";
 /// The numbers of the samples of a part. See [`part`](crate::catalog::part).
 pub(crate) const SAMPLES_KEY: &str = "foreread.samples";

@@ -84,7 +84,7 @@ impl Listing {
     }
 }
 
-/// What the versions of all objects prove, from one look at each.
+/// The strength of the versions of all objects as proofs, from one look at each.
 ///
 /// Versions cannot distinguish the objects from later replacements if they are made-up times: a
 /// time that more than half of several objects share, or one before 1980.

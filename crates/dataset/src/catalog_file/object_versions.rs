@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread_tier::{FileChange, Object, Version};
 
-/// The version of a file or an object, from what a catalog has of it. `location` is the directory
+/// The version of a file or an object, from its columns in a catalog. `location` is the directory
 /// of the changes.
 pub(crate) fn version(
     modified: Option<i64>,

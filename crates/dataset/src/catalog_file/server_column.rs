@@ -1,4 +1,4 @@
-//! The column of storage servers: what its numbers mean.
+//! The column of storage servers: the meaning of its numbers.
 //!
 //! It is a hint: files may move to other servers. So it is not part of the fingerprint, and no read
 //! depends on it. The price is one to four bytes per sample.

@@ -1,7 +1,7 @@
 //! Versions of the layout of catalogs.
 //!
 //! Decision: a catalog is written as the lowest version that can express it. So older versions of
-//! foreread read it, or refuse what they do not know. The price is a constant for each addition.
+//! foreread read it, or refuse unknown features. The price is a constant for each addition.
 
 use crate::DatasetErrorKind;
 use crate::catalog_file::fault::{CatalogFault, foreign};

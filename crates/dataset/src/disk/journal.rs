@@ -1,9 +1,9 @@
 //! A journal: the partial results of a long operation in a file, from which the next run resumes.
 //!
 //! The first line identifies the operation. For another operation the file starts anew. Each later
-//! line is a record with a checksum. No record counts after the first one that is torn or damaged.
-//! The writing process locks the file until it ends. It also writes a record with its identity, for
-//! the error of a second process. The price is that two processes cannot share one file: the second
+//! line is a record with a checksum. No record counts after the first torn or damaged one. The
+//! writing process locks the file until it ends. It also writes a record with its identity, for the
+//! error of a second process. The price is that two processes cannot share one file: the second
 //! ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS), only
 //! the checksums protect the file.
 

@@ -18,7 +18,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_file_with(path, |file| file.write_all(bytes))
 }
 
-/// [`replace_file`] with what `write` writes.
+/// [`replace_file`] with the bytes that `write` writes.
 pub(crate) fn replace_file_with(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Error::other("the path has no file name"))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

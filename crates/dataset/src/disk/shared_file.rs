@@ -42,7 +42,7 @@ pub(crate) fn is_sealed(file: &File) -> bool {
 
 /// Opens such a file. `None` if it is another one, or this process may not open it.
 pub(crate) fn open(path: &Path) -> Option<File> {
-    // What is there may be a pipe, or a terminal.
+    // The target may be a pipe, or a terminal.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     is_sealed(&file).then_some(file)

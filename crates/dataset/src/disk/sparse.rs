@@ -1,7 +1,7 @@
 //! Sparse files: a catalog with parts that were never written, as an interrupted copy leaves it.
 
-/// The highest ratio of a file's length to its allocated bytes. It is above what file systems can
-/// compress.
+/// The highest ratio of a file's length to its allocated bytes. It is above the ratio of
+/// compression by file systems.
 const MAX_COMPRESSION: u64 = 64;
 
 /// Shorter files are read whatever their allocated size. ZFS, for example, may report the allocated

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(made.find("b/2"), None);
         let first = catalog(&sorted).await.unwrap();
         assert_ne!(first.fingerprint(), made.fingerprint());
-        // A list in the order of names is what it was in earlier versions.
+        // A list in the order of names makes the same catalog as in earlier versions.
         let objects = sorted.map(|path| Object { path: path.into(), size: 10, version: None });
         let before = Catalog::from_objects("/data", objects).unwrap();
         assert_eq!(first.fingerprint(), before.fingerprint());

@@ -2,8 +2,8 @@
 //! tables.
 //!
 //! The column of a partition is not in the files. Readers of tables add it, and so does the index
-//! for the column with the labels and for those that are requested. Values are integers if all of
-//! them are, else texts.
+//! for the column with the labels and for requested columns. Values are integers if all of them
+//! are, else texts.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::{FormatOptions, IndexOptions};
 /// The names of columns with labels, as parsers of tables know them.
 const NAMES: [&str; 5] = ["label", "labels", "target", "class", "cls"];
 
-/// What Hive writes for a missing value.
+/// Hive's text for a missing value.
 const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// The choices with the columns that are in the files: those that all of these shards have as
-/// partitions are in none.
+/// The choices with the columns that are in the files. No file has the columns that are partitions
+/// of all of these shards.
 pub(crate) fn in_files(choices: &FormatOptions, shards: &[Object]) -> FormatOptions {
     let mut rest = choices.clone();
     rest.label.take_if(|label| are_partitions(label, shards));

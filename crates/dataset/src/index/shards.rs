@@ -27,7 +27,7 @@ pub(super) async fn index(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    // What the user has named is data.
+    // Objects that the user has named are data.
     if options.objects.is_empty() {
         choose_format::drop_companions(base_url, &mut objects);
     }

@@ -24,7 +24,7 @@ const MOST_LOOKED_AT: usize = 64;
 /// The number of objects that are looked at at once.
 const LOOKED_AT_ONCE: usize = 32;
 
-/// The format of the objects: the one that is set, or the one that their names show.
+/// The format of the objects: the set format, or the format that their names show.
 pub(crate) async fn choose(
     origin: &dyn OriginTier,
     base_url: &str,

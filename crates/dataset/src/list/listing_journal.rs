@@ -3,7 +3,7 @@
 //! An origin that lists in the order of paths can resume after the last one. So each object is a
 //! line of JSON, and a line marks the progress from time to time. Lines after the last mark do not
 //! count. Lines have checksums, and one process at a time writes the file
-//! ([`journal`](crate::disk::journal)). The first line identifies the location and the selection of
+//! ([`journal`]). The first line identifies the location and the selection of
 //! objects. For any other listing the file starts anew. The price is a hundred bytes per object on
 //! disk while the listing runs. An origin without that order gains nothing: the file is removed at
 //! the first object out of order.
@@ -151,7 +151,7 @@ impl ListingJournal {
 }
 
 /// Removes the file of [`partial`](crate::IndexOptions::partial), and that of its shards, after a
-/// catalog with their content has been saved. Any other file is kept, and so is one that another
+/// catalog with their content has been saved. Any other file is kept, and so is a file that another
 /// process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);

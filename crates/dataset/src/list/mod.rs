@@ -1,6 +1,6 @@
 //! Listing an origin: the objects that are selected, and their format.
 //!
-//! Objects are found by a listing, or by a request for each one that the user has named. Names that
+//! Objects are found by a listing, or by a request for each named object. Names that
 //! cannot be listed are counted, so that one message reports all of them. The price: a listing that
 //! cannot succeed continues for up to 100 of them.
 

@@ -150,7 +150,7 @@ impl Iterator for MergedRuns<'_> {
 /// The rest of a run.
 struct RunReader<'a> {
     file: &'a File,
-    /// What is in the file and not in the buffer.
+    /// The bytes that are in the file and not in the buffer.
     rest: Range<u64>,
     buffer: Vec<u8>,
     at: usize,

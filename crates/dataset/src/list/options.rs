@@ -20,8 +20,8 @@ use crate::list::grouping::Grouping;
 #[serde(default)]
 #[non_exhaustive]
 pub struct IndexOptions {
-    /// If not empty, only objects that match one of these globs, or have one of these paths. One
-    /// that matches nothing is an error.
+    /// If not empty, only objects that match one of these globs, or have one of these paths. An
+    /// entry without a match is an error.
     pub include: Vec<String>,
     /// Objects that match one of these globs are excluded, even if they are included.
     pub exclude: Vec<String>,
@@ -55,7 +55,7 @@ pub struct IndexOptions {
     /// Whether files are samples alone or together. Formats of shards are not looked for then.
     pub grouping: Grouping,
     /// How the index was requested, for a program that repeats it
-    /// ([`Catalog::request`]). The catalog keeps the text.
+    /// ([`Catalog::request`](crate::Catalog::request)). The catalog keeps the text.
     #[serde(skip)]
     pub request: Option<String>,
     /// The most objects of a listing in memory, some 200 bytes each, by default two million. More
@@ -63,8 +63,8 @@ pub struct IndexOptions {
     /// temporary files, which takes about 200 bytes per object meanwhile. The catalog is the same.
     #[serde(skip)]
     pub objects_in_memory: Option<usize>,
-    /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
-    /// [groups](Self::grouping) without all of their files. Else they are an error.
+    /// Whether rows of a [table](crate::Catalog::of_table) whose file does not exist are left out,
+    /// and [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
 }
 
@@ -102,7 +102,7 @@ impl IndexOptions {
         self.objects_in_memory.unwrap_or(2_000_000).max(1)
     }
 
-    /// What the catalog keeps of them.
+    /// The part that the catalog keeps.
     pub(crate) fn notes(&self) -> IndexNotes<'_> {
         IndexNotes { name: self.name.as_deref(), request: self.request.as_deref() }
     }

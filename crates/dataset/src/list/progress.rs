@@ -1,4 +1,4 @@
-//! What an index reports while it runs.
+//! The reports of an index while it runs.
 
 /// The progress of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -55,7 +55,8 @@ impl Selection<'_> {
         }
     }
 
-    /// What distinguishes the listing from others of this location: included and excluded names.
+    /// The text that distinguishes the listing from others of this location: included and excluded
+    /// names.
     pub(crate) fn key(&self) -> (Vec<String>, Vec<String>) {
         match self {
             Self::Globs(globs) => {

@@ -5,8 +5,8 @@ use foreread_types::setting;
 use super::rows::IndexedShard;
 use crate::Format;
 
-/// The cause that shards of a format, of which there is one at least, have no samples, and what to
-/// do.
+/// The cause that shards of a format, of which there is one at least, have no samples, and the
+/// remedy.
 pub(crate) fn why(format: Format, shards: &[IndexedShard]) -> String {
     let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
     let part = || {

@@ -28,7 +28,7 @@ const INDEX: &str = "index.json";
 /// The longest such file that is read.
 const MAX_INDEX: u64 = 1 << 30;
 
-/// The format of a dataset, and what was chosen within it.
+/// The format of a dataset, and the choices within it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormatChoice<'a> {
     pub(crate) format: Format,
@@ -46,13 +46,13 @@ pub(crate) struct Parsers<'a> {
     format: Format,
     options: &'a FormatOptions,
     is_selected: bool,
-    /// What the `index.json` of each directory describes.
+    /// The contents of the `index.json` of each directory.
     indexes: Mutex<HashMap<String, Arc<ShardIndex>>>,
     /// Held while a compressed shard is in memory.
     decompressing: Mutex<()>,
 }
 
-/// What an `index.json` describes.
+/// The contents of an `index.json`.
 enum ShardIndex {
     Mds(HashMap<String, mds::MdsShard>),
     LitData(litdata::LitIndex),
@@ -72,7 +72,7 @@ impl<'a> Parsers<'a> {
     /// Checks that all shards of each `index.json` are among these, which are sorted by path.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::BadShard`] with the first one that is missing.
+    /// [`DatasetErrorKind::BadShard`] with the first missing one.
     pub(crate) async fn check_complete(
         &self,
         base_url: &str,

@@ -30,7 +30,7 @@ const HEAD: usize = 8;
 /// The bytes of an image's header without further labels.
 const IMAGE_HEAD: usize = 24;
 
-/// The bytes of an image that show what it is.
+/// The bytes of an image that show its format.
 const IMAGE_START: usize = 12;
 
 /// The most labels of a record.
@@ -98,7 +98,7 @@ struct ImageHead {
     content: RecordContent,
 }
 
-/// What follows a header.
+/// The data after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordContent {
     Nothing,
@@ -158,7 +158,7 @@ fn is_image(bytes: &[u8]) -> bool {
         || bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
 }
 
-/// What is known of a part beyond its place.
+/// The properties of a part in addition to its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordPart {
     kind: PartKind,

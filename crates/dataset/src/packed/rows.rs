@@ -72,7 +72,7 @@ pub(crate) struct SampleRows {
     extra: ShardExtra,
 }
 
-/// What some parsers find beyond the extents of samples.
+/// The findings of some parsers in addition to the extents of samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShardExtra {
     /// Samples whose extents are computed. Then there are no rows.
@@ -93,7 +93,7 @@ pub(crate) struct ShardExtra {
     /// Which parts of the shard were taken, where its format leaves a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) chosen: Option<ChosenParts>,
-    /// What was found, for people.
+    /// The findings, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) summary: String,
 }

@@ -50,13 +50,13 @@ pub(crate) struct ShardMember<'a, N = ()> {
     pub(crate) length: u64,
     /// The checksum of the data. 0 if the format has none.
     pub(crate) crc32c: u32,
-    /// What else the parser has read of it.
+    /// Other data of it that the parser has read.
     pub(crate) note: N,
 }
 
 /// A packed format. A scan begins with the default value.
 pub(crate) trait ShardParser: Default + Send {
-    /// What is kept of a member beyond its name, place and checksum.
+    /// The kept data of a member in addition to its name, place and checksum.
     type Note: Clone + Default + Send + Sync;
 
     /// Parses the element at `at` of a shard of `size` bytes. `bytes` are the buffered bytes from

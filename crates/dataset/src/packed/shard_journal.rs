@@ -5,7 +5,7 @@
 //! version still match. A shard without a version is not saved, because another one of equal length
 //! would look the same. The first line identifies the location and the format. For others the file
 //! starts anew. Lines have checksums, and one process at a time writes the file
-//! ([`journal`](crate::disk::journal)). The price is some fifty bytes per sample on disk while
+//! ([`journal`]). The price is some fifty bytes per sample on disk while
 //! indexing runs, and a shard's line in memory.
 
 use std::collections::HashMap;

@@ -12,7 +12,7 @@ use crate::{DatasetError, Format};
 /// The bytes that are read of an object.
 const LOOKED_AT: u64 = 4 << 10;
 
-/// What the first bytes of an object show.
+/// The kind of an object by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstBytes {
     /// It is a shard of this format.
@@ -47,7 +47,7 @@ pub(crate) async fn sniff(
     }
 }
 
-/// What the first bytes of one object show. An Arrow file is read once more, to distinguish a
+/// The kind of one object by its first bytes. An Arrow file is read once more, to distinguish a
 /// catalog from a dataset. An object that cannot be read is unknown: listing it needs no read.
 pub(crate) async fn look(origin: &dyn OriginTier, object: &Object) -> FirstBytes {
     let read = async |length: u64| {

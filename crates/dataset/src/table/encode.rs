@@ -227,7 +227,7 @@ impl TableCatalog<'_> {
         Fingerprint(hash.digest128())
     }
 
-    /// What was found, for people.
+    /// The findings, for people.
     fn summary(&self) -> String {
         let rows = self.rows;
         let label = match &rows.label {

@@ -110,7 +110,7 @@ pub(super) async fn find(
     if !missing.is_empty() {
         let what =
             format!("{} of {} rows name files that do not exist below {base_url}", missing.len(), rows.len());
-        // Of several files of a sample, one that is missing.
+        // A missing file of a sample with several files.
         let absent = |row: usize| {
             let numbers = &files.of_row[row * columns.len()..][..columns.len()];
             let at = numbers.iter().position(|number| *number == MISSING).unwrap_or(0);

@@ -14,7 +14,7 @@ use crate::names::refuse;
 ///
 /// # Errors
 /// [`Invalid`](crate::DatasetErrorKind::Invalid) for rows without a path, with a path elsewhere, or
-/// with one that no origin has. It counts and names them.
+/// with a path that no origin has. It counts and names them.
 pub(super) fn relative<'a>(
     base_url: &str,
     rows: &TableRows,
@@ -67,7 +67,7 @@ pub(crate) fn is_absolute(path: &str) -> bool {
 
 impl TableRows {
     /// The location that all files have in common, if all paths are absolute paths or URLs: the
-    /// directory that contains them. `None` if one is relative, or they have no store in common.
+    /// directory that contains them. `None` if one is relative, or they have no origin in common.
     pub fn location(&self) -> Option<String> {
         let mut paths =
             self.columns().flat_map(|paths| paths.iter()).flatten().filter(|path| !path.is_empty());

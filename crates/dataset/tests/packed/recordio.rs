@@ -1,4 +1,4 @@
-//! RecordIO files that MXNet wrote, against what MXNet reads.
+//! RecordIO files that MXNet wrote, against MXNet's own reader.
 //!
 //! `crates/formats/tests/fixtures/make_parts.py` writes them, by the C library in MXNet's wheel.
 

@@ -36,7 +36,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Awaited {
     queue: VecDeque<u32>,
-    /// Those that are being made, and their bytes.
+    /// The copies that are being made, and their bytes.
     asked: usize,
     bytes: u64,
     /// All copies that are being made.

@@ -1,4 +1,5 @@
-//! The room of copies and the budget of writes: what is copied into them, and what leaves.
+//! The room of copies and the budget of writes: the files that are copied, and the copies that
+//! leave.
 //!
 //! A copy that no program finds any more may still be open in one. It takes its room until no
 //! process has it, so the disk never has more than it was given.
@@ -33,7 +34,7 @@ pub(super) enum Lack {
 }
 
 impl HostState {
-    /// Removes a copy that no program finds any more, or leaves that for later if one has it open.
+    /// Removes a copy that no program finds any more, or postpones that if a program has it open.
     pub(super) fn leave(&mut self, hash: u64, copy: &EarlierCopy) {
         let bytes = footprint(copy.identity.size);
         match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::{FakeOrigin, until};
+use foreread_types::RankOf;
 
 use super::Machine;
 use super::tests::memory;
-use crate::{Config, Deal, Loader, Registry, SamplerKind};
+use crate::{Config, Loader, Registry, SamplerKind};
 
 /// The rank of a process.
 const RANK: &str = "FOREREAD_TEST_PROCESS";
@@ -74,7 +75,7 @@ fn loader(machine: &Machine, rank: u32) -> (u64, Loader) {
     let mut config = Config { machine: machine.clone(), look_ahead: LOOK_AHEAD, ..Config::default() };
     // A rank reads the same samples in each epoch.
     (config.epochs, config.batch_size, config.sampler) = (2, 8, SamplerKind::Sequential);
-    let builder = Loader::builder_with("fake://data", config).rank(rank, RANKS, Deal::Torch);
+    let builder = Loader::builder_with("fake://data", config).rank(RankOf { rank, ranks: RANKS });
     let registry = Registry::empty().register(Fake);
     let ready = builder.registry(registry).prepare().unwrap();
     (memory(&ready) + LOOK_AHEAD, ready.start())

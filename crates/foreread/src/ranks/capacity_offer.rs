@@ -1,5 +1,5 @@
-//! The contribution of each rank to a cluster: its node, the cache that has its samples, and what
-//! is on that cache's disks.
+//! The contribution of each rank to a cluster: its node, the cache that has its samples, and the
+//! samples on that cache's disks.
 //!
 //! Each rank sends its offer at the rendezvous. Rank 0 combines them into one table, and every rank
 //! computes the same plan from it. The ids of samples on disks take one or two bytes each. Empty
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// The cache that has a rank's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfferedStore {
-    /// What no other one is called. Ranks with equal names have one store.
+    /// The name that no other store has. Ranks with equal names have one store.
     pub(crate) name: String,
     /// The kind of its level.
     pub(crate) level: String,
@@ -90,7 +90,7 @@ pub(crate) fn unbundle(bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
     unbundle_parts(bytes)?.into_iter().map(CapacityOffer::decode).collect()
 }
 
-/// What [`bundle`] has concatenated.
+/// The parts that [`bundle`] has concatenated.
 pub(crate) fn unbundle_parts(mut bytes: &[u8]) -> Result<Vec<&[u8]>, Unreadable> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {

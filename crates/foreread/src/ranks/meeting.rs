@@ -18,7 +18,7 @@ use foreread_peer::meet::{
     INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
 };
 use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
-use foreread_types::Rank;
+use foreread_types::{Rank, RankOf};
 
 use super::wire;
 use crate::config::Config;
@@ -69,23 +69,23 @@ impl Meeting {
     /// If the variables contradict each other, or the ranks' secret is missing and cannot be
     /// generated.
     pub fn of(config: &Config, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        if config.world_size < 2 {
+        let RankOf { rank, ranks } = config.rank;
+        if ranks < 2 {
             return Ok(None);
         }
-        let (rank, world_size) = (Rank(config.rank), config.world_size);
         // Lightning's own launcher sets the world size, but of the rank only the local one. The
         // program knows the rank from torch.distributed. Its rank completes the pair.
-        let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == world_size.to_string());
-        let completed = |name: &str| {
-            environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
-        };
+        let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == ranks.to_string());
+        let completed =
+            |name: &str| environment(name).or_else(|| (name == "RANK" && of_all).then(|| rank.to_string()));
         let surroundings = LauncherEnv::of_this_process(&completed);
+        let rank = Rank(rank);
         let launched = Launched::by(&surroundings)
             .map_err(not_met)?
-            .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
+            .filter(|launched| (launched.rank, launched.world_size) == (rank, ranks));
         let launched = match launched {
             Some(launched) => launched,
-            None => Launched::explicit(rank, world_size, &surroundings).map_err(not_met)?,
+            None => Launched::explicit(rank, ranks, &surroundings).map_err(not_met)?,
         };
         if launched.rendezvous.is_none() {
             return Ok(None);
@@ -110,8 +110,8 @@ impl Meeting {
         }))
     }
 
-    /// Sets what ranks on one node have in common, in place of the machine. For tests, which have
-    /// several nodes in one process.
+    /// Sets the text that ranks on one node have in common, in place of the machine. For tests,
+    /// which have several nodes in one process.
     #[doc(hidden)]
     #[must_use]
     pub fn node(self, node: impl Into<String>) -> Self {
@@ -195,7 +195,7 @@ mod tests {
 
     /// The rendezvous of rank 1 of 2 in this environment.
     fn meeting(environment: &[(&str, &str)]) -> Result<Option<Meeting>> {
-        let config = Config { rank: 1, world_size: 2, ..Config::default() };
+        let config = Config { rank: RankOf { rank: 1, ranks: 2 }, ..Config::default() };
         let get =
             |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
         Meeting::of(&config, &get)
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn meetings_are_counted_for_each_rank_and_place() {
         let at = |rank, host: &str| {
-            let config = Config { rank, world_size: 2, ..Config::default() };
+            let config = Config { rank: RankOf { rank, ranks: 2 }, ..Config::default() };
             let get = |name: &str| match name {
                 "FOREREAD_MEET" => Some(format!("{host}:7000")),
                 "FOREREAD_TOKEN" => Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned()),

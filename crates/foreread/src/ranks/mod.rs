@@ -9,11 +9,11 @@
 //! once. The price of few messages: ranks plan before they compare.
 //!
 //! ```no_run
-//! use foreread::Loader;
 //! use foreread::ranks::Meeting;
+//! use foreread::{Loader, RankOf};
 //!
 //! let mut config = foreread::Config::default();
-//! (config.rank, config.world_size, config.epochs) = (3, 8, 90);
+//! (config.rank, config.epochs) = (RankOf { rank: 3, ranks: 8 }, 90);
 //! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
 //! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
 //! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
@@ -38,7 +38,6 @@ use foreread_dataset::{Catalog, IndexProgress};
 use foreread_host::{HostRank, HostSettings, JobHost, JobStore, StoreLinks};
 use foreread_loader::LocalityDeal;
 use foreread_open::error::{Result, ended};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::{OpenDataset, open};
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
@@ -48,11 +47,11 @@ use foreread_open::units::UnitFacts;
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
-use foreread_peer::meet::{RendezvousSteps, Settings};
-use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
+use foreread_peer::meet::{RendezvousSettings, RendezvousSteps};
+use foreread_peer::{ServerLimits, StorePeer, WireProtection};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
 use foreread_tier::OpenContext;
-use foreread_types::{Fingerprint, Rank, Sizes};
+use foreread_types::{Fingerprint, Rank, RankOf, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -115,15 +114,15 @@ async fn prepare(
         host,
         node,
     } = meeting;
-    let usual = Settings::new(launched, env!("CARGO_PKG_VERSION"));
-    let settings = Settings {
+    let usual = RendezvousSettings::new(launched, env!("CARGO_PKG_VERSION"));
+    let settings = RendezvousSettings {
         loader: number,
         board,
         network,
         token,
         deadline,
         progress: show,
-        serving: Bounds { budget: SERVING, wire, ..Bounds::default() },
+        serving: ServerLimits { budget: SERVING, wire, ..ServerLimits::default() },
         interface,
         node: node.unwrap_or_else(|| usual.node.clone()),
         group: group_of(&config),
@@ -177,11 +176,11 @@ struct GroupRun<'a> {
 }
 
 /// A rank's place among the ranks of its node, or of its group.
-fn rank_among(nodes: &[u32], rank: u32) -> NodeRank {
+fn rank_among(nodes: &[u32], rank: u32) -> RankOf {
     let own = nodes.get(rank as usize).copied().unwrap_or_default();
     let count = |nodes: &[u32]| nodes.iter().map(|other| u32::from(*other == own)).sum();
     let ranks: u32 = count(nodes);
-    NodeRank { rank: count(&nodes[..nodes.len().min(rank as usize)]), ranks: ranks.max(1) }
+    RankOf { rank: count(&nodes[..nodes.len().min(rank as usize)]), ranks: ranks.max(1) }
 }
 
 /// The connections of a rank: to the cache of its node, and to the agent that the cache reads from.
@@ -206,7 +205,7 @@ impl GroupRun<'_> {
         let shared = OriginPolicy::new(&config.origin_settings(), context);
         let (description, mut opened) = self.datasets(joining, &shared, resume, progress).await?;
         // One rank restores for all.
-        let released = match config.rank {
+        let released = match config.rank.rank {
             0 => {
                 let options = shared.options(&self.targets.storage);
                 released::check(&opened, &config, self.registry, &options, context).await?
@@ -215,7 +214,7 @@ impl GroupRun<'_> {
         };
         let named = widen(&mut opened, &mut config);
         let storage = [&self.config.storage_options, &self.config.validate_storage_options];
-        let on_node = rank_among(joining.groups(), config.rank);
+        let on_node = rank_among(joining.groups(), config.rank.rank);
         // The first rank of a node reads from the agent for all of them.
         let agent = match on_node.rank {
             0 => {
@@ -246,7 +245,9 @@ impl GroupRun<'_> {
             stored: StoredSizes::of(&catalogs),
             servers,
         };
-        let sharing = config.on_node().ranks.max(rank_among(joining.nodes(), config.rank).ranks);
+        // Ranks that were started by hand share the memory of their node, too.
+        let met = rank_among(joining.nodes(), config.rank.rank);
+        let sharing = config.ranks_on_node().max(met.ranks);
         let memory = memory_of(&config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
         let units = place.stored.as_ref().and_then(|stored| stored.units).map(|_| UnitFacts::room(&sizes));
@@ -254,7 +255,7 @@ impl GroupRun<'_> {
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let of_disk = cluster::of_disk(&Config { calibration, ..figures.clone() });
-        let origin = (&described.origin, config.world_size);
+        let origin = (&described.origin, config.rank.ranks);
         let member = NodeMember {
             rank: HostRank {
                 ranks: on_node.ranks,
@@ -277,11 +278,10 @@ impl GroupRun<'_> {
             drop(memory);
             let words = run_words(&schedule(&config, &sizes)?);
             let state = description.state.clone();
-            let on_node = rank_among(joining.nodes(), config.rank);
-            // Ranks that were started by hand share the memory of their node, too.
-            (config.node_rank, config.node_ranks) = (Some(on_node.rank), Some(sharing));
+            config.on_node = Some(RankOf { rank: met.rank, ranks: sharing });
             let agent = agent.map(|agent| Arc::new(agent) as Arc<dyn CacheClient>);
-            let alone = LoneRank { config, opened, named, shared, released, agent, on_node, resume: state };
+            let alone =
+                LoneRank { config, opened, named, shared, released, agent, on_node: met, resume: state };
             return Ok((working(joining, "plans", alone.prepare(context)).await?, words));
         };
         let cache = member.join(joining, &offers, &mut opened, storage).await?;
@@ -289,7 +289,7 @@ impl GroupRun<'_> {
             Some(NodeCache { link, host, held }) => (Some(link), host, held),
             None => (None, None, Vec::new()),
         };
-        let of_agent = offers.agent_of(config.rank);
+        let of_agent = offers.agent_of(config.rank.rank);
         let memory = match of_agent {
             Some(_) => {
                 (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
@@ -304,7 +304,7 @@ impl GroupRun<'_> {
             let Level { name: level, capacity, .. } = cluster::of_agent(link);
             Some(OfferedStore { name, level, capacity })
         });
-        let node = joining.nodes().get(config.rank as usize).copied().unwrap_or_default().to_string();
+        let node = joining.nodes().get(config.rank.rank as usize).copied().unwrap_or_default().to_string();
         let offer = CapacityOffer { node, store, held, servers: server_print, lengths: Vec::new() };
         let offer = offer.encode();
         let (whole, names) = {
@@ -313,7 +313,7 @@ impl GroupRun<'_> {
             let all = all.map_err(not_met)?;
             let all = unbundle(&all).map_err(|_| unreadable(&"the offers are invalid"))?;
             let other = capacity_offer::other_servers(&all);
-            if let Some(rank) = other.filter(|_| config.rank == 0) {
+            if let Some(rank) = other.filter(|_| config.rank.rank == 0) {
                 tracing::warn!(
                     "the storage servers of samples differ between rank 0 and rank {rank}: the placement of \
                      samples ignores them; use one catalog on all ranks"
@@ -346,7 +346,7 @@ impl GroupRun<'_> {
         let planned = working(joining, "plans", planning).await.map_err(ended)??;
         let length = planned.block_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
         words.push(("blocks of the first epoch".to_owned(), length));
-        if let LocalPlan::Cluster { plan, .. } = planned.plan() {
+        if let LocalPlan::Cluster { plan, .. } = &planned.plan {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let linked = self.linked(joining, &planned, node_host.as_deref(), names, &opened).await;
@@ -384,7 +384,7 @@ impl GroupRun<'_> {
     ) -> Option<LinkedStore> {
         let links = joining.links();
         // Without a host, other nodes' links to this rank are refused.
-        let (host, LocalPlan::Cluster { plan, store }) = (host?, planned.plan()) else { return None };
+        let (host, LocalPlan::Cluster { plan, store }) = (host?, &planned.plan) else { return None };
         let peer = |(at, (of_plan, name)): (usize, (&CacheStore, Option<String>))| {
             // A store without a name belongs to a rank without a cache.
             let is_other = at != *store && name.is_some();
@@ -411,7 +411,7 @@ impl GroupRun<'_> {
     ) -> Result<(RunDescription, Vec<OpenDataset>)> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
-        if config.rank > 0 {
+        if config.rank.rank > 0 {
             let description = RunDescription::decode(&joining.share(None).await.map_err(not_met)?)?;
             let catalogs = self.catalogs(joining, &description).await?;
             let identities = description.identities()?;
@@ -489,7 +489,7 @@ impl GroupRun<'_> {
     }
 }
 
-/// What must be equal on ranks that share nothing.
+/// The settings that must be equal on ranks that share nothing.
 fn run_words(schedule: &Schedule) -> Words {
     vec![
         ("planner version".to_owned(), PLANNER_VERSION.to_string()),
@@ -542,7 +542,7 @@ fn server_word(whole: &Cluster) -> String {
 /// The data and the common plan that a run is bound to.
 fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
     let datasets = prepared.opened.iter().map(|dataset| Fingerprint(dataset.identity.0));
-    let plan = match prepared.planned.plan() {
+    let plan = match &prepared.planned.plan {
         LocalPlan::Cluster { plan, .. } => Some(plan.fingerprint()),
         LocalPlan::Private(_) => None,
     };
@@ -562,7 +562,7 @@ async fn start(
         group.serve(Arc::downgrade(&linked.service));
         Arc::clone(&linked.service)
     });
-    let locality = match prepared.planned.plan() {
+    let locality = match &prepared.planned.plan {
         LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => Some(Arc::new(LocalityDeal {
             cluster: prepared.planned.cluster.clone(),
             owners: plan.owners().clone(),

@@ -5,8 +5,8 @@
 //! The first rank of a node hosts the cache, and the others map its memory. So no sample passes
 //! through a socket between them. A sample of 110 KB then costs 11 us of processor time. The host's
 //! own rank needs no socket at all, and its samples in memory cost 1.6 us. The memory is the sum of
-//! what the ranks were given. It has their disks, too, and samples on them are found by the next
-//! run. If the host dies, the others read storage without a cache.
+//! the ranks' memory. It has their disks, too, and samples on them are found by the next run. If
+//! the host dies, the others read storage without a cache.
 //!
 //! The caches of a run read from each other, and ranks send each other nothing. The owner of a
 //! sample is that of the plan. Ranks of a node with other disks, or whose memory is limited apart,
@@ -15,12 +15,12 @@
 //! sample from another node takes a third more processor time at both ends, and one in memory
 //! 1.2 us more.
 //!
-//! * *A node with an agent*: the cache has no memory. It reads from the agent, which keeps what the
-//!   node owns, and serves the other nodes.
+//! * *A node with an agent*: the cache has no memory. It reads from the agent, which keeps the
+//!   samples that the node owns, and serves the other nodes.
 //! * *A rank that cannot attach*, and the ranks of a node whose cache cannot start, read storage by
 //!   themselves. The other caches stay linked.
 //! * *Ranks without any memory and disk* share nothing, and so do ranks whose stored units do not
-//!   fit in all caches together: each keeps what its own next uses need.
+//!   fit in all caches together: each keeps the units for its own next uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,12 +29,11 @@ use std::sync::Arc;
 use foreread_host::{HostRank, HostSettings, JobHost, JobStore, NodeDataset};
 use foreread_open::disk::Disk;
 use foreread_open::error::{Error, Result, ended};
-use foreread_open::node_rank::NodeRank;
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::OriginSettings;
 use foreread_open::storage::StorageOptions;
 use foreread_peer::meet::RendezvousSteps;
-use foreread_types::SampleId;
+use foreread_types::{RankOf, SampleId};
 use serde::{Deserialize, Serialize};
 
 use super::Words;
@@ -46,7 +45,7 @@ use crate::agent_client::{AgentLink, SharedCache, attach_to};
 use crate::config::Config;
 use crate::node_links::{CacheClient as _, NodeRoom};
 
-/// What a rank says about the cache of its node.
+/// A rank's message about the cache of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct NodeOffer {
     /// Its bytes of memory.
@@ -60,7 +59,7 @@ struct NodeOffer {
 /// The agent of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OfferedAgent {
-    /// What no other agent is called, apart from those that it shares its cache with.
+    /// The name of the agents that share one cache. No other agent has it.
     pub(super) name: String,
     room: NodeRoom,
 }
@@ -90,7 +89,7 @@ pub(super) struct NodeMember<'a> {
     pub(super) config: &'a Config,
     pub(super) host: JobHost,
     /// Its place in its group.
-    pub(super) on_node: NodeRank,
+    pub(super) on_node: RankOf,
     /// Whether its disks are known to be slower than storage. A host of a cache does not use them.
     pub(super) has_slow_disk: bool,
     /// Its node's agent, if it has one.
@@ -99,7 +98,7 @@ pub(super) struct NodeMember<'a> {
     pub(super) units: Option<u64>,
 }
 
-/// What all ranks say about the caches of their nodes. Equal on all of them.
+/// The messages of all ranks about the caches of their nodes. Equal on all ranks.
 pub(super) struct NodeOffers {
     offers: Vec<NodeOffer>,
     nodes: Vec<u32>,
@@ -107,7 +106,7 @@ pub(super) struct NodeOffers {
 }
 
 impl NodeOffers {
-    /// What the ranks of a group say, the first one first.
+    /// The messages of the ranks of a group, the first rank's first.
     fn of(&self, group: u32) -> impl Iterator<Item = &NodeOffer> + Clone {
         let offers = self.offers.iter().zip(&self.groups);
         offers.filter(move |(_, of_rank)| **of_rank == group).map(|(offer, _)| offer)
@@ -167,8 +166,8 @@ impl NodeOffers {
 }
 
 impl NodeMember<'_> {
-    /// Learns what all ranks have. Returns `None` if their caches do not read from each other: each
-    /// rank then has caches of its own. All ranks must have the same `words`.
+    /// Exchanges the caches of all ranks. Returns `None` if they do not read from each other: each
+    /// rank then has separate caches. All ranks must have the same `words`.
     pub(super) async fn offers(
         &self,
         joining: &mut RendezvousSteps,
@@ -205,13 +204,14 @@ impl NodeMember<'_> {
         storage: [&StorageOptions; 2],
     ) -> Result<Option<NodeCache>> {
         let (config, context) = (self.config, self.rank.context);
-        let group = all.group(config.rank);
+        let group = all.group(config.rank.rank);
         let Some(room) = all.room(group) else {
             exchange(joining, Vec::new(), Vec::new()).await?;
             return Ok(None);
         };
         // A host that was started again may lack the agent that its predecessor had.
-        let is_relay = all.agent_of(config.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
+        let is_relay =
+            all.agent_of(config.rank.rank).is_some() && (self.on_node.rank > 0 || self.agent.is_some());
         let ranks = (!is_relay).then_some(self.on_node.ranks);
         let mut host = if self.on_node.rank == 0 { self.host(all, room, opened) } else { None };
         let mut link = None;
@@ -250,7 +250,7 @@ impl NodeMember<'_> {
     fn host(&self, all: &NodeOffers, room: NodeRoom, opened: &[OpenDataset]) -> Option<Arc<JobStore>> {
         let through_agent = self.agent.map_or_else(Vec::new, |_| opened.to_vec());
         // The agent keeps the samples, even if a host that was started again lacks it.
-        let memory = if all.agent_of(self.config.rank).is_some() { 0 } else { room.memory };
+        let memory = if all.agent_of(self.config.rank.rank).is_some() { 0 } else { room.memory };
         let rank =
             HostRank { settings: self.settings_of_node(all), memory, through_agent, ..self.rank.clone() };
         match self.host.start(rank) {
@@ -265,7 +265,7 @@ impl NodeMember<'_> {
     /// The settings of the cache: the limits of all ranks together, and the disks that it has.
     fn settings_of_node(&self, all: &NodeOffers) -> HostSettings {
         let (config, ranks) = (self.config, self.on_node.ranks);
-        let group = all.group(config.rank);
+        let group = all.group(config.rank.rank);
         let offered = all.of(group).next().map(|first| &*first.disks).unwrap_or_default();
         let mut disk = config.disk.clone();
         // Offered in the order of the settings, if at all.
@@ -309,7 +309,7 @@ fn compared(disks: &[Disk]) -> Vec<OfferedDisk> {
     disks.iter().map(of).collect()
 }
 
-/// What all ranks say, if this one says `own`.
+/// The messages of all ranks, with `own` from this rank.
 async fn exchange(joining: &mut RendezvousSteps, words: Words, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await.map_err(not_met)?;
     let parts = unbundle_parts(&all).map_err(|_| invalid())?;
@@ -329,8 +329,8 @@ fn invalid() -> Error {
     unreadable(&"the offers for the caches of nodes are invalid")
 }
 
-/// What ranks of a node have in common that may share a cache: the group of processes whose memory
-/// is limited together, and the names of their disks.
+/// The text that is equal on ranks of a node that may share a cache. It has the group of processes
+/// whose memory is limited together, and the names of their disks.
 pub(super) fn group_of(config: &Config) -> String {
     let name = |disk: &Disk| {
         let path = std::path::absolute(&disk.directory).unwrap_or_else(|_| disk.directory.clone());

@@ -13,6 +13,7 @@ mod ready_buffer;
 mod requests;
 #[cfg(all(feature = "share", target_os = "linux"))]
 mod share;
+mod source_state;
 mod wait_time;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,17 +29,18 @@ use foreread_open::stored::StoredFactors;
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
-use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use foreread_types::{Rank, RankOf, SampleId, SampleKey, Tick};
 
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
+use self::source_state::{DATASET, EngineSlot, SourceState};
 use self::wait_time::WaitTime;
 use crate::assembly::{Assembly, ReadParts};
-use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::node_links::CacheClient;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
+use crate::ready::Ready;
 use crate::report::{Adapted, ReadsReport, Report, RunTotals, UnitsReport, WaitReport};
 use crate::runtime::Workers;
 
@@ -65,27 +67,19 @@ const HELD_PART: u64 = 4;
 /// A sample that this many announcements in a row leave out is removed from memory.
 const UNUSED_ANNOUNCEMENTS: u64 = 8;
 
-/// The only dataset of a source.
-const DATASET: DatasetId = DatasetId(0);
-
 /// Samples by id, prefetched by an announced order. Made by
 /// [`Builder::source`](crate::Builder::source). Cheap to clone, for any number of threads.
 ///
 /// ```
-/// use std::time::Duration;
 /// use foreread::Loader;
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
 /// let source = Loader::builder(path).source()?;
 /// source.announce(vec![vec![2, 0, 1]], false)?;
-/// let mut requests = source.request(&[2]);
-/// let (position, sample) = loop {
-///     if let Some(answer) = requests.wait(Duration::from_millis(100)) {
-///         break answer;
-///     }
-/// };
-/// assert_eq!((position, &sample?[..]), (0, &b"c"[..]));
+/// for (position, sample) in source.request(&[2, 0]) {
+///     assert_eq!(sample?[..], *[b"c", b"a"][position]);
+/// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -153,42 +147,6 @@ struct SourceInner {
     _granted: Option<Grant>,
     /// Last: the tasks on its threads are dropped first.
     workers: Workers,
-}
-
-#[derive(Debug)]
-struct SourceState {
-    assembly: Assembly,
-    ready: ReadyBuffer,
-    run: Option<Run>,
-    plan: Option<LocalPlan>,
-    engine: EngineSlot,
-    /// The first use that the engine has not delivered yet.
-    next: Tick,
-    /// Announcements so far. The next one makes the engine's deliveries useless.
-    announced: u64,
-    /// The last announcement that had a sample, by id. 0 for none.
-    used: Vec<u64>,
-    /// The reports of earlier engines.
-    earlier: RunReport,
-    direct: ReadsReport,
-}
-
-#[derive(Debug)]
-enum EngineSlot {
-    /// No order is announced, or all of it was delivered.
-    None,
-    Idle(Box<foreread_loader::Loader>),
-    /// A caller waits for the engine's next batch, and will put it back.
-    Lent,
-}
-
-/// The availability of a sample.
-enum Availability {
-    Ready(Bytes),
-    /// The engine delivers it soon.
-    Soon,
-    /// It needs a direct read.
-    Unannounced,
 }
 
 impl Ready {
@@ -268,16 +226,16 @@ impl Source {
     /// different lengths are prefetched as if they were one.
     ///
     /// # Errors
-    /// If the dataset does not have an id, the settings cannot be planned, or the thread belongs to
-    /// the given [runtime](crate::Builder::runtime).
+    /// If the dataset does not have an id, the settings cannot be planned, or the given
+    /// [runtime](crate::Builder::runtime) was shut down. If this thread belongs to it.
     pub fn announce(&self, orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
         self.inner.workers.wait(self.clone().announced(orders, continues))
     }
 
-    /// [`announce`](Self::announce) for async code. It may be used on the given runtime.
+    /// [`announce`](Self::announce) for async code, on any thread.
     ///
     /// # Errors
-    /// As [`announce`](Self::announce).
+    /// As [`announce`](Self::announce), but on any thread.
     ///
     /// # Cancel safety
     /// After dropping the future, either announcement may hold.
@@ -333,15 +291,15 @@ impl Source {
         self.inner.wait_time.pause();
     }
 
-    /// Requests samples. Announced samples arrive when they are due. The others are read directly,
-    /// at once. On a thread of the given [runtime](crate::Builder::runtime), each answer is an
-    /// error.
+    /// Requests samples, as an iterator in the order of their arrival. Announced samples arrive
+    /// when they are due. The others are read directly, at once. On a thread of the given
+    /// [runtime](crate::Builder::runtime), each answer is an error.
     pub fn request(&self, ids: &[u64]) -> SampleRequests {
         SampleRequests::new(Arc::clone(&self.inner), &self.inner.numbers(ids))
     }
 
-    /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream
-    /// takes a thread of the runtime's blocking pool until it ends.
+    /// [`request`](Self::request) for async code, as a stream, under any executor and on any
+    /// thread. Each stream takes a thread of the runtime's blocking pool until it ends.
     ///
     /// # Cancel safety
     /// Dropping the stream cancels the samples that have not arrived.
@@ -391,8 +349,7 @@ impl Source {
             self.inner.factors.as_ref().map_or(bytes, |factors| scaled(factors, bytes))
         };
         let whole = RunTotals {
-            rank: 0,
-            world_size: 1,
+            rank: RankOf::ALONE,
             samples: self.inner.catalog.len(),
             dataset_bytes: self.inner.catalog.total_bytes(),
             floor: of_plan(LocalPlan::floor, StoredFactors::fewest),
@@ -411,11 +368,27 @@ impl Source {
     /// Blocks the thread.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was
-    /// shut down.
+    /// With a disk tier, if the given [runtime](crate::Builder::runtime) was shut down, or this
+    /// thread belongs to it.
     pub fn flush(&self) -> Result<()> {
-        let Some(disk) = self.inner.disk.clone() else { return Ok(()) };
-        self.inner.workers.wait(async move {
+        self.flushed().map_or(Ok(()), |flushed| self.inner.workers.wait(flushed))
+    }
+
+    /// [`flush`](Self::flush) for async code, on any thread.
+    ///
+    /// # Errors
+    /// With a disk tier, if the given [runtime](crate::Builder::runtime) was shut down.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait. The disk tier continues to write.
+    pub async fn flush_async(&self) -> Result<()> {
+        let Some(flushed) = self.flushed() else { return Ok(()) };
+        self.inner.workers.run(flushed).await
+    }
+
+    fn flushed(&self) -> Option<impl Future<Output = Result<()>> + Send + 'static + use<>> {
+        let disk = self.inner.disk.clone()?;
+        Some(async move {
             disk.flush(std::future::ready(())).await;
             Ok(())
         })
@@ -464,7 +437,8 @@ impl SourceInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine's numbers of samples. One that does not exist has a number that none has.
+    /// The engine's numbers of samples. A sample that does not exist gets a number without a
+    /// sample.
     fn numbers(&self, ids: &[u64]) -> Vec<u64> {
         match self.catalog.numbers() {
             None => ids.to_vec(),
@@ -544,51 +518,5 @@ impl SourceInner {
         }
         drop(state);
         self.arrived.notify_all();
-    }
-}
-
-impl SourceState {
-    /// Replaces the announced order.
-    fn start(&mut self, next: Option<(Run, LocalPlan, &tokio::runtime::Handle)>) {
-        self.announced += 1;
-        self.next = Tick(0);
-        self.ready.clear();
-        if let EngineSlot::Idle(engine) = std::mem::replace(&mut self.engine, EngineSlot::None) {
-            self.earlier = std::mem::take(&mut self.earlier).followed_by(engine.report());
-        }
-        (self.run, self.plan) = (None, None);
-        if let Some((run, plan, runtime)) = next {
-            let engine = self.assembly.start(run.clone(), plan.clone(), runtime);
-            self.engine = EngineSlot::Idle(Box::new(engine));
-            (self.run, self.plan) = (Some(run), Some(plan));
-        }
-    }
-
-    /// The position at which a sample is used in the present epoch, as announced. A sample without
-    /// one is used now.
-    fn due(&self, key: SampleKey) -> Tick {
-        let announced = self.run.as_ref().and_then(|run| {
-            let pass = run.pass_of(self.next)?;
-            run.next_use_within(key, self.next, Tick((pass.first_tick.0 + pass.samples).saturating_sub(1)))
-        });
-        announced.unwrap_or(self.next)
-    }
-
-    /// The current availability of a sample.
-    fn availability(&mut self, id: u64, mean: u64) -> Availability {
-        if let Some(bytes) = self.ready.take(id) {
-            return Availability::Ready(bytes);
-        }
-        let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, EngineSlot::None)) else {
-            return Availability::Unannounced;
-        };
-        // A sample is too far away if the ready buffer cannot hold all samples before it. Orders of
-        // later passes are not computed: that would take seconds, under the lock that all callers
-        // need.
-        let last = Tick(self.next.0.saturating_add(self.ready.limit() / mean));
-        match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
-            Some(_) => Availability::Soon,
-            None => Availability::Unannounced,
-        }
     }
 }

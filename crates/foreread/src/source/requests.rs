@@ -19,8 +19,9 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::SourceInner;
+use super::source_state::{Availability, DATASET, SourceState};
 use super::wait_time::WaitGuard;
-use super::{Availability, DATASET, SourceInner, SourceState};
 
 /// The duration of one wait for the engine while direct reads are in flight. The engine does not
 /// track direct reads.
@@ -39,8 +40,11 @@ fn blocking(id: u64) -> TierError {
     )
 }
 
-/// Samples that were [requested](super::Source::request). They arrive in any order. Dropping this
-/// cancels the rest.
+/// Samples that were [requested](super::Source::request), in any order.
+///
+/// Each item is a position in the requested ids, with the sample's bytes or an error that names it.
+/// The iterator blocks the thread until the next sample is there. It ends after the last one.
+/// Dropping it cancels the rest.
 #[derive(Debug)]
 pub struct SampleRequests {
     source: Arc<SourceInner>,
@@ -91,10 +95,8 @@ impl SampleRequests {
         self.announced.len() + self.ready.len() + self.unannounced.len() + self.reading
     }
 
-    /// The next sample that is ready: its position in the requested ids, and its bytes. `None`
-    /// after `timeout`, or when all samples have been returned. Blocks the thread.
-    ///
-    /// A sample that cannot be read is an error that names it. The other samples still arrive.
+    /// [`next`](Iterator::next) with a bound: `None` also after `timeout`, and then some are
+    /// [remaining](Self::remaining).
     pub fn wait(&mut self, timeout: Duration) -> Option<Answer> {
         // A time beyond the clock's end means no bound.
         let until = Instant::now().checked_add(timeout);
@@ -130,7 +132,7 @@ impl SampleRequests {
         }
     }
 
-    /// Takes ready samples, and finds those that the engine will not deliver.
+    /// Takes ready samples, and finds samples that the engine will not deliver.
     fn sort(&mut self, state: &mut SourceState) {
         let (ready, unannounced, source) = (&mut self.ready, &mut self.unannounced, &self.source);
         let mean = source.mean();
@@ -175,6 +177,18 @@ impl SampleRequests {
             };
             self.reads.spawn_on(read, self.source.workers.handle());
         }
+    }
+}
+
+impl Iterator for SampleRequests {
+    type Item = Answer;
+
+    fn next(&mut self) -> Option<Answer> {
+        self.wait(Duration::MAX)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining(), Some(self.remaining()))
     }
 }
 

@@ -18,7 +18,8 @@ use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
 use tokio::sync::Semaphore;
 
-use super::{Availability, Source, SourceState};
+use super::Source;
+use super::source_state::{Availability, SourceState};
 
 /// How long a wait for the engine lasts. The server's end waits for it.
 const ENGINE_POLL: Duration = Duration::from_millis(50);

@@ -141,6 +141,7 @@ fn async_source_ends_on_every_executor_and_on_the_given_runtime() {
                 runtime.block_on(async {
                     let source = builder.source_async().await.unwrap();
                     stream(&source, &ids).await;
+                    source.flush_async().await.unwrap();
                     // A stream that is dropped early does not affect the others.
                     assert!(source.request_async(&ids).next().await.is_some());
                     stream(&source, &ids).await;
@@ -153,11 +154,10 @@ fn async_source_ends_on_every_executor_and_on_the_given_runtime() {
 
 fn take(source: &Source, samples: u64) {
     let mut requested = source.request(&(0..samples).collect::<Vec<_>>());
-    for _ in 0..samples {
-        let (_, sample) = requested.wait(Duration::MAX).unwrap();
-        assert_eq!(sample.unwrap().len(), 500);
-    }
-    assert!(requested.wait(Duration::MAX).is_none());
+    assert!(requested.wait(Duration::MAX).is_some());
+    assert_eq!(requested.size_hint(), (samples as usize - 1, Some(samples as usize - 1)));
+    assert!(requested.by_ref().all(|(_, sample)| sample.unwrap().len() == 500));
+    assert_eq!((requested.remaining(), requested.next().map(|(at, _)| at)), (0, None));
 }
 
 #[test]
@@ -172,10 +172,9 @@ fn async_calls_need_no_tokio_of_the_caller() {
                     async move {
                         let mut loader = builder.start_async().await.unwrap();
                         assert_eq!(train(&mut loader).await, 2 * BATCHES);
-                        assert!(loader.leave_async(Duration::MAX).await.is_none());
-                        let report =
-                            if asynchronous { loader.close_async().await } else { loader.close().unwrap() };
-                        report.disk.unwrap().written
+                        assert!(loader.leave_async(Duration::MAX).await.unwrap().is_none());
+                        let report = if asynchronous { loader.close_async().await } else { loader.close() };
+                        report.unwrap().disk.unwrap().written
                     }
                 });
                 work.await
@@ -214,7 +213,7 @@ fn given_runtime_refuses_blocking_calls_on_its_threads() {
                 refused(given().start());
                 refused(given().source());
                 refused(given().index(IndexOptions::default(), |_| ()));
-                let mut loader = given().start_async().await.unwrap();
+                let mut loader = given().prepare_async().await.unwrap().start();
                 let blocking = |error: foreread::LoadError| assert_eq!(error.kind(), LoadErrorKind::Blocking);
                 blocking(loader.next_timeout(Duration::MAX).unwrap_err());
                 let mut batches = loader.batches();
@@ -222,7 +221,7 @@ fn given_runtime_refuses_blocking_calls_on_its_threads() {
                 assert!(batches.next().is_none());
                 // The run continues for calls that do not block.
                 assert_eq!(train(&mut loader).await, BATCHES);
-                loader.close_async().await;
+                loader.close_async().await.unwrap();
             });
             runtime.block_on(work).unwrap();
         });
@@ -242,6 +241,21 @@ fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
                 refused(loader.close());
             });
             runtime.block_on(work).unwrap();
+        });
+    }
+}
+
+#[test]
+// semantics: FAIL-18
+fn both_closes_report_a_runtime_that_was_shut_down() {
+    for is_async in [true, false] {
+        ends(move || {
+            let [runtime, ..] = runtimes();
+            let directory = tempfile::tempdir().unwrap();
+            let loader = cached(&directory).runtime(runtime.handle().clone()).start().unwrap();
+            runtime.shutdown_background();
+            let closed = if is_async { smol::block_on(loader.close_async()) } else { loader.close() };
+            assert_eq!(closed.unwrap_err().to_string(), "the runtime was shut down");
         });
     }
 }

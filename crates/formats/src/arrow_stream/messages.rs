@@ -1,4 +1,4 @@
-//! The messages of an Arrow stream, and those that the footer of an Arrow file lists.
+//! The messages of an Arrow stream, and the messages that the footer of an Arrow file lists.
 
 use arrow_ipc::{Message, MessageHeader, root_as_footer, root_as_message};
 use bytes::Bytes;
@@ -30,7 +30,7 @@ fn parse(bytes: &[u8], at: u64) -> Result<Message<'_>, FormatError> {
         .map_err(|error| FormatError::damaged(at, format!("a message is damaged: {}", cause(&error))))
 }
 
-/// What is wrong with a flatbuffer, without the path to its place, which has one line per level.
+/// The fault in a flatbuffer, without the path to its place, which has one line per level.
 fn cause(error: &impl std::fmt::Display) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -214,7 +214,7 @@ struct Collected<'a> {
     label: Option<&'a Column>,
     extents: Extents,
     labels: Option<ColumnValues>,
-    /// The columns of values, and what they have.
+    /// The columns of values, and their types.
     columns: Vec<(&'a Column, ColumnValues)>,
     texts: SharedTexts,
     skipped: u64,

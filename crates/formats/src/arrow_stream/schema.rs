@@ -107,7 +107,7 @@ pub(super) struct Chosen {
     pub(super) label: Option<Column>,
     /// Columns whose values samples have.
     pub(super) columns: Vec<Column>,
-    /// Why there is no column of labels, if one has the name.
+    /// The reason for no column of labels, if a column has the name.
     pub(super) note: Option<String>,
 }
 
@@ -217,7 +217,7 @@ fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
     }
 }
 
-/// The column of labels, or why there is none although one has the name.
+/// The column of labels, or the reason for none although a column has the name.
 fn label(columns: &[Column], samples: usize, asked: Option<&str>) -> (Option<Column>, Option<String>) {
     // Fields of structs are labels only if they are named.
     let is_usable = |column: &Column| asked.is_some() || column.parents.is_empty();

@@ -16,7 +16,7 @@ const MOST_FIELDS: usize = 16;
 /// Datasets that an error names.
 const MOST_NAMED: usize = 8;
 
-/// What the samples are.
+/// The kind of the samples.
 pub(super) enum Choice {
     /// Rows of a dataset, or all of it.
     Rows {

@@ -34,7 +34,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// What undoes the filter, for elements of `element` bytes. `None` if nothing here does.
+    /// The decoder of the filter, for elements of `element` bytes. `None` if there is none here.
     pub(super) fn decoder(&self, element: u64) -> Option<Decoder> {
         Some(match self.id {
             1 => Decoder::Zlib,

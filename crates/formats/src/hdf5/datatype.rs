@@ -29,7 +29,7 @@ pub(super) enum Padding {
     Spaces,
 }
 
-/// What an element is.
+/// The kind of an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     /// A number.

@@ -169,8 +169,8 @@ impl<'a> File<'a> {
         blocks.read_all(ranges, MOST).await
     }
 
-    /// Reads structures that give their own length. `guess` bytes of all are read together. The
-    /// ones that are longer, by what `length` returns for their beginning, are read again.
+    /// Reads structures that give their own length. `guess` bytes of all are read together. Longer
+    /// structures, as `length` returns it for their beginning, are read again.
     pub(super) async fn read_sized(
         &self,
         places: &[u64],

@@ -1,8 +1,8 @@
 //! Samples in chunks that went through filters.
 //!
 //! A sample is a slice of a decoded chunk, or several slices of several chunks. The steps of
-//! decoding are the filters backwards, without those that the chunk's mask leaves out. Rows that
-//! share a chunk share its recipe.
+//! decoding are the filters backwards, without the filters that the chunk's mask leaves out. Rows
+//! that share a chunk share its recipe.
 
 use std::borrow::Cow;
 

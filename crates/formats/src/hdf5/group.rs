@@ -7,7 +7,7 @@ use super::fractal_heap::FractalHeap;
 use super::header::{Header, kind};
 use super::{btree2, link};
 use crate::FormatError;
-use link::{Link, LinkTarget};
+use link::{GroupLink, LinkTarget};
 
 /// A node of an old group's tree, in bytes, with the library's default sizes.
 const NODE: u64 = 544;
@@ -21,7 +21,7 @@ pub(super) fn is_group(header: &Header) -> bool {
 }
 
 /// The links of a group, sorted by name.
-pub(super) async fn links(file: &File<'_>, header: &Header) -> Result<Vec<Link>, FormatError> {
+pub(super) async fn links(file: &File<'_>, header: &Header) -> Result<Vec<GroupLink>, FormatError> {
     let mut links = Vec::new();
     if let Some(message) = header.find(kind::SYMBOL_TABLE) {
         let mut cursor = file.cursor("symbol table", message.at, &message.data);
@@ -48,7 +48,7 @@ async fn symbol_table(
     file: &File<'_>,
     tree: u64,
     heap: u64,
-    links: &mut Vec<Link>,
+    links: &mut Vec<GroupLink>,
 ) -> Result<(), FormatError> {
     let head = file.read_part(heap, 32).await?;
     let mut cursor = file.cursor("local heap", heap, &head);
@@ -92,7 +92,7 @@ async fn symbol_table(
                     (_, Some(object)) => LinkTarget::Object(object),
                     (_, None) => return Err(cursor.damaged("the address of an object is undefined")),
                 };
-                links.push(Link { name, target });
+                links.push(GroupLink { name, target });
             }
         }
     }
@@ -147,7 +147,12 @@ async fn symbol_nodes(file: &File<'_>, tree: u64) -> Result<Vec<u64>, FormatErro
     }
 }
 
-async fn dense(file: &File<'_>, heap: u64, names: u64, links: &mut Vec<Link>) -> Result<(), FormatError> {
+async fn dense(
+    file: &File<'_>,
+    heap: u64,
+    names: u64,
+    links: &mut Vec<GroupLink>,
+) -> Result<(), FormatError> {
     let heap = FractalHeap::open(file, heap).await?;
     let mut ids = Vec::new();
     btree2::walk(file, names, &[5], |_, record| {

@@ -188,7 +188,7 @@ impl Reading {
     }
 }
 
-/// A message, or the one that it shares.
+/// A message, or the message that it shares.
 pub(super) async fn resolve(file: &File<'_>, message: &Message) -> Result<Message, FormatError> {
     if message.flags & 2 == 0 {
         return Ok(message.clone());

@@ -97,7 +97,7 @@ fn scalars(number: Number, bytes: &[u8]) -> Option<ColumnValues> {
     values.map(ColumnValues::Integers)
 }
 
-/// A text without what fills it up.
+/// A text without its padding.
 fn trimmed(bytes: &[u8], padding: Padding) -> &[u8] {
     let end = match padding {
         Padding::Terminated => bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()),

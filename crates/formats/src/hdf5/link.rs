@@ -5,12 +5,12 @@ use crate::FormatError;
 
 /// A named link of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct GroupLink {
     pub(super) name: String,
     pub(super) target: LinkTarget,
 }
 
-/// What a link refers to.
+/// The target of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LinkTarget {
     /// The object whose header is at this place.
@@ -22,7 +22,7 @@ pub(super) enum LinkTarget {
 }
 
 /// The link in a message.
-pub(super) fn parse(file: &File<'_>, at: u64, bytes: &[u8]) -> Result<Link, FormatError> {
+pub(super) fn parse(file: &File<'_>, at: u64, bytes: &[u8]) -> Result<GroupLink, FormatError> {
     let mut cursor = file.cursor("link", at, bytes);
     cursor.version(1)?;
     let flags = cursor.u8()?;
@@ -40,7 +40,7 @@ pub(super) fn parse(file: &File<'_>, at: u64, bytes: &[u8]) -> Result<Link, Form
         }
         _ => LinkTarget::External,
     };
-    Ok(Link { name, target })
+    Ok(GroupLink { name, target })
 }
 
 /// A name as text. It takes from the file's limit: many links may have one long name.

@@ -133,7 +133,7 @@ pub async fn datasets(source: &dyn FileSource) -> Result<Vec<DatasetInfo>, Forma
     Ok(groups.iter().flat_map(|group| &group.datasets).map(info).collect())
 }
 
-/// The chunks of the dataset at `path`, in the order of their coordinates. Those that were never
+/// The chunks of the dataset at `path`, in the order of their coordinates. Chunks that were never
 /// written are missing.
 ///
 /// # Errors
@@ -183,7 +183,7 @@ fn samples(lists: impl IntoIterator<Item = Vec<Part>>) -> Samples {
     samples
 }
 
-/// What was found, with the number of stored bytes. Samples may share some.
+/// The findings, with the number of stored bytes. Samples may share some.
 fn at(samples: Samples, mut summary: String) -> FoundSamples {
     let (extents, made) = samples.finish();
     if let Some(made) = &made {

@@ -1,6 +1,6 @@
 //! The datasets of a file that are samples, fields and labels, as the user has chosen them.
 
-/// What to read from a file.
+/// The part of a file to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hdf5Options {

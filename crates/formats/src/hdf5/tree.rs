@@ -7,7 +7,7 @@ use super::dataset::Dataset;
 use super::file::File;
 use super::group;
 use super::header::{self, Header};
-use super::link::{Link, LinkTarget};
+use super::link::{GroupLink, LinkTarget};
 use crate::{FormatError, FormatErrorKind};
 
 /// The most levels of groups, and the most soft links of a path.
@@ -86,7 +86,7 @@ pub(super) async fn list(
     let mut group =
         Group { path, datasets: Vec::new(), groups: 0, skipped: 0, soft: Vec::new(), external: None };
     let mut objects = Vec::new();
-    for Link { name, target } in group::links(file, header).await? {
+    for GroupLink { name, target } in group::links(file, header).await? {
         // Paths of deep groups have the names of all groups above.
         file.spend(group.path.len() as u64)?;
         match target {

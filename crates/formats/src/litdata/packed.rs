@@ -1,8 +1,8 @@
 //! Compressed chunks of LitData: frames of Zstandard that have one item, up to 256, or the chunk.
 //!
 //! Decision: [`Unpacked`] is the file that the decoded items would be, one after another. So the
-//! code for plain chunks finds their leaves and labels, and [`Unpacked::made`] turns what it found
-//! into slices of frames. Frames are read and decoded only where sizes or labels stand in them. The
+//! code for plain chunks finds their leaves and labels, and [`Unpacked::made`] turns them into
+//! slices of frames. Frames are read and decoded only where sizes or labels stand in them. The
 //! price is that labels in compressed items cost the whole file.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::{
     BlockReader, Extents, FileSource, FormatError, FoundSamples, MadeRow, MadeRows, ReadError, le, parts,
 };
 
-/// What a chunk with frames of several items begins with.
+/// The beginning of a chunk with frames of several items.
 const FRAMED: &[u8; 8] = b"LDFZ01\0\0";
 
 /// The bytes before the table of offsets of such a chunk.
@@ -37,7 +37,7 @@ const REQUEST: u64 = 1 << 20;
 /// Frames whose heads are in memory at once.
 const GROUP: usize = 4096;
 
-/// What is compressed on its own.
+/// The unit that is compressed on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LitCompression {
     /// Each sample.

@@ -1,6 +1,6 @@
 //! Meta pages: the format of the file, and the roots of its last snapshot.
 //!
-//! The first two pages are meta pages. A transaction writes the one that is not current. The one
+//! The first two pages are meta pages. A transaction writes the page that is not current. The one
 //! with the larger transaction number is current.
 
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::{FileSource, FormatError, le};
 
-/// What LMDB calls `MDB_MAGIC`.
+/// LMDB's `MDB_MAGIC`.
 const MAGIC: u32 = 0xBEEF_C0DE;
 
 /// Bytes of the first read. Both meta pages are in them if pages are at most half as large.

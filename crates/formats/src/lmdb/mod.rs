@@ -41,7 +41,7 @@ const BLOCK: u64 = 64 << 10;
 const REQUEST: u64 = 1 << 20;
 const AT_ONCE: usize = 4096;
 
-/// What is read of an LMDB file.
+/// The choice of the parts to read of an LMDB file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LmdbOptions {
@@ -59,7 +59,7 @@ pub struct LmdbOptions {
     pub labels: Option<String>,
 }
 
-/// What values are used for, by the beginning of their keys.
+/// The use of values, by the beginning of their keys.
 #[derive(Clone, Copy, Debug)]
 enum ValueUse {
     Sample,

@@ -1,7 +1,7 @@
 //! Pages of a tree and their nodes: children of a branch, keys and values of a leaf.
 //!
 //! Every offset is checked. The nodes of a page may not take more bytes than the page has for them.
-//! So what is allocated for a page is bounded by its length, even if pointers repeat.
+//! So the memory for a page is bounded by its length, even if pointers repeat.
 
 use super::meta::{DB, Db, Format};
 use crate::{FormatError, le};
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Leaf,
 }
 
-/// What a key in a leaf has.
+/// The value of a key in a leaf.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// Bytes in the leaf: their offset in the file, and their length.
@@ -160,7 +160,7 @@ impl<'a> Page<'a> {
         Ok(Node { at, low: word(0), high: word(2), flags: word(4), key })
     }
 
-    /// Takes `bytes` of those that the page has for its nodes.
+    /// Takes `bytes` of the bytes that the page has for its nodes.
     fn take(&self, free: &mut usize, bytes: usize) -> Result<(), FormatError> {
         *free = free
             .checked_sub(bytes)

@@ -2,7 +2,7 @@
 //!
 //! The pages of a level are read in the order of the file, whatever the order of their keys. So
 //! each page is read once, and neighbouring ones take one request. They are read in groups, so
-//! memory for pages is bounded. What was found is put into the order of keys afterwards.
+//! memory for pages is bounded. The findings are put into the order of keys afterwards.
 //!
 //! Where values lie in overflow pages, the leaves are far apart, and a request reads only pages of
 //! the tree. That is a request for each leaf: for about 100 values with keys of 8 bytes, and for 37
@@ -20,7 +20,7 @@ const DEPTH: u16 = 32;
 /// The most bytes of one request.
 const REQUEST: u64 = 1 << 20;
 
-/// The most bytes of pages in memory at once, in addition to those that the reader keeps.
+/// The most bytes of pages in memory at once, in addition to the pages that the reader keeps.
 const GROUP: u64 = 32 << 20;
 
 /// Blocks in bytes, for pages that are far apart and for pages that are close together.
@@ -34,7 +34,7 @@ const NO_SAMPLES: [&[u8]; 7] =
 /// The rest of a key, with offset and length of its value.
 pub(super) type NamedValue = (String, (u64, u64));
 
-/// What is in a database, in the order of keys.
+/// The values of a database, in the order of keys.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) keys: Vec<String>,
@@ -52,7 +52,7 @@ pub(super) struct Found {
     pub(super) databases: Vec<(String, u64, Db)>,
 }
 
-/// What all trees of a file have in common.
+/// The state that all trees of a file share.
 pub(super) struct Tree<'a> {
     source: &'a dyn FileSource,
     options: &'a LmdbOptions,
@@ -72,7 +72,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Finds what is in the database `db`, whose record is at `at`.
+    /// Finds the values of the database `db`, whose record is at `at`.
     pub(super) async fn walk(&self, at: u64, db: &Db) -> Result<Found, FormatError> {
         let found = match db.root {
             Some(root) => self.levels(at, db, root).await?,
@@ -120,8 +120,8 @@ impl<'a> Tree<'a> {
         Ok(found)
     }
 
-    /// Reads the pages of a level in blocks of `block` bytes, at least a page. Returns what `parse`
-    /// finds in each, in their order.
+    /// Reads the pages of a level in blocks of `block` bytes, at least a page. Returns the findings
+    /// of `parse` in each, in their order.
     async fn level<T: Send>(
         &self,
         pages: &[u64],

@@ -118,7 +118,7 @@ pub async fn packed(
 
 /// How many epochs there are, and which are shuffled together.
 struct EpochPlan {
-    /// The tokens of a sample, without the one that the next sample begins with.
+    /// The tokens of a sample, without the first token of the next sample.
     length: u64,
     epochs: u64,
     /// All samples.

@@ -26,7 +26,7 @@ const MOST_GROWTH: u64 = 1024;
 /// The stored and decoded bytes from which a page is large.
 const LARGE: u64 = 16 << 20;
 
-/// What undoes a codec. `None` for uncompressed pages.
+/// The decoder of a codec. `None` for uncompressed pages.
 ///
 /// # Errors
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) for codecs that are not decoded, with the

@@ -1,7 +1,7 @@
 //! The values of a label column.
 //!
 //! Labels are small, so their whole chunk is read and decoded: plain values, dictionaries and
-//! differences of integers. These are what `pyarrow`, `datasets` and writers of version 2 write.
+//! differences of integers. `pyarrow`, `datasets` and writers of version 2 write these encodings.
 //! The price is that labels in other encodings are omitted, with a note in the summary.
 
 use std::borrow::Cow;
@@ -257,7 +257,7 @@ enum Values<'a> {
     },
     /// Integers as differences. Of integers with 32 bits, the lower half counts.
     Integers(DeltaIntegers<'a>),
-    /// Indices or booleans, and what is left of a run.
+    /// Indices or booleans, and the rest of a run.
     Runs {
         runs: Runs<'a>,
         run: (u64, u32),

@@ -12,7 +12,7 @@ pub(super) fn varint(bytes: &[u8]) -> Option<(usize, u64)> {
     None
 }
 
-/// The bytes after a length of 4 bytes, and what follows them.
+/// The bytes after a length of 4 bytes, and the rest after them.
 pub(super) fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = crate::le::u32(bytes, 0)? as usize;
     bytes.get(4..)?.split_at_checked(length)

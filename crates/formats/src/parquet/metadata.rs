@@ -27,7 +27,7 @@ pub(super) enum Physical {
     Other,
 }
 
-/// What the values of a column mean.
+/// The meaning of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// No more than the physical type.

@@ -6,10 +6,9 @@
 //!
 //! Decision: such a sample is one extent, found by a walk over the lengths of values. The price is
 //! up to one request per large value when the file is indexed. A sample of a compressed page is a
-//! slice of what the page's bytes become, or of its dictionary. The price is that these pages are
-//! read and decoded when the file is indexed. Where such a page's header has a checksum, it is read
-//! with the page. Values of other pages are read alone, so that checksums of whole pages cannot be
-//! compared.
+//! slice of the decoded page, or of its dictionary. The price is that these pages are read and
+//! decoded when the file is indexed. Where such a page's header has a checksum, it is read with the
+//! page. Values of other pages are read alone, so that checksums of whole pages cannot be compared.
 //!
 //! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
 //! or `cls` is decoded.

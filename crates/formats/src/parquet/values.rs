@@ -62,7 +62,7 @@ impl Dictionary {
     }
 }
 
-/// What fastparquet writes after the values of each page.
+/// The bytes that fastparquet writes after the values of each page.
 pub(super) const PADDING: [u8; 8] = [0; 8];
 
 /// The values of a page in memory.
@@ -71,9 +71,9 @@ pub(super) enum Values<'a> {
     Plain { base: Base, bytes: &'a [u8], offset: u64 },
     /// One after another, of one length.
     Fixed { base: Base, width: u64, offset: u64, bytes: &'a [u8] },
-    /// One after another, with all lengths before them. What is left of `end - offset` bytes.
+    /// One after another, with all lengths before them. `end - offset` bytes are left.
     Lengths { base: Base, lengths: DeltaIntegers<'a>, offset: u64, end: u64 },
-    /// Values of a dictionary: their numbers, and what is left of a run of equal ones.
+    /// Values of a dictionary: their numbers, and the rest of a run of equal ones.
     Indices { dictionary: Arc<Dictionary>, runs: Runs<'a>, run: (u64, u32) },
 }
 

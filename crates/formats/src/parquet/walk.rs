@@ -66,7 +66,7 @@ impl SampleColumn<'_> {
         self.width.is_some() && self.decoders.is_empty() && !self.has_dictionary
     }
 
-    /// Takes `count` values from those that may be found.
+    /// Takes `count` values from the number that may be found.
     fn take(&self, count: u64, at: u64) -> Result<(), FormatError> {
         let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(count));
         taken.map(drop).map_err(|_| not_plain(at, self.path, "has more values than the file has bytes"))
@@ -518,7 +518,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// At least `length` bytes at `at`, and what is in memory after them.
+    /// At least `length` bytes at `at`, and the bytes in memory after them.
     async fn at_least(&mut self, at: u64, length: u64) -> Result<Bytes, FormatError> {
         let end = at.checked_add(length).filter(|&end| end <= self.end && length > 0);
         let end = end.ok_or_else(|| FormatError::damaged(at, "a page ends after its column chunk"))?;

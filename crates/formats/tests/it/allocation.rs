@@ -18,7 +18,7 @@ unsafe impl GlobalAlloc for Recorded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that ends has no cell any more.
         let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(layout.size())));
-        // SAFETY: the caller guarantees what `System` requires.
+        // SAFETY: the caller meets the requirements of `System`.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,5 +1,5 @@
-//! LitData: chunks with table and frames that no writer makes, damaged ones, and what an index
-//! reads. `tables.rs` has the chunks of the real writer.
+//! LitData: chunks with table and frames that no writer makes, damaged ones, and the reads of an
+//! index. `tables.rs` has the chunks of the real writer.
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;

@@ -1,4 +1,4 @@
-//! LMDB: every value compared with what the library reads, and damaged files.
+//! LMDB: every value compared with the library's own reads, and damaged files.
 //! `fixtures/make_lmdb.py` writes the databases and the manifest.
 
 use std::collections::BTreeMap;

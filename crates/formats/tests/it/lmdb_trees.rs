@@ -1,4 +1,5 @@
-//! LMDB: what indexing a large tree costs, and trees that no writer makes. The pages are made here.
+//! LMDB: the cost of indexing a large tree, and trees that no writer makes. The pages are made
+//! here.
 
 use std::ops::Range;
 
@@ -123,7 +124,7 @@ impl Computed {
     /// Children of a branch.
     const FANOUT: u64 = 100;
 
-    /// What places leaves far from their neighbours by key.
+    /// The step that places leaves far from their neighbours by key.
     const STEP: u64 = 7919;
 
     fn new(samples: u64, value: u64, per_leaf: u64, run: u64) -> Self {

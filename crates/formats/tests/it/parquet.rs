@@ -107,7 +107,7 @@ fn parquet_pages_that_stay_longer_are_extents() {
 }
 
 /// A flipped bit of a page with a checksum never gives other bytes, when it is read nor when it is
-/// indexed. Of the header, only what decoding needs is compared.
+/// indexed. Of the header, only fields for decoding are compared.
 #[test]
 // semantics: FORMAT-5
 fn flipped_bit_of_a_page_with_a_checksum_gives_no_other_bytes() {

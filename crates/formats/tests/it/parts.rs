@@ -1,6 +1,6 @@
 //! Samples of several parts: HDF5 rows of several datasets, and Megatron's packed documents.
 //!
-//! `fixtures/make_parts.py` writes the files, and what h5py and Megatron read of them.
+//! `fixtures/make_parts.py` writes the files, and the samples that h5py and Megatron read of them.
 
 use bytes::Bytes;
 use foreread_formats::decode::{DecodeError, decode};

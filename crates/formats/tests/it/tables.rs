@@ -1,5 +1,5 @@
-//! npy, tokens, Megatron, MDS and LitData: files of the real writers against what their readers
-//! return.
+//! npy, tokens, Megatron, MDS and LitData: files of the real writers against the results of their
+//! readers.
 //!
 //! `fixtures/make_tables.py` writes the files and `manifest.json`.
 
@@ -126,7 +126,7 @@ fn hex(bytes: &[u8]) -> Value {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }
 
-/// What was found, in the words of the manifest.
+/// The findings, in the words of the manifest.
 fn described(found: &FoundSamples, file: &Bytes, expected: &Value) -> Value {
     let samples = extents(found).into_iter().enumerate().map(|(index, (_, length))| {
         let bytes = sample(file, found, index).unwrap();
@@ -265,7 +265,7 @@ impl Random {
     }
 }
 
-/// A file that counts what is read.
+/// A file that counts the bytes that are read.
 struct Watched {
     bytes: Bytes,
     requests: AtomicU64,

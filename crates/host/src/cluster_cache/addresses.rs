@@ -10,8 +10,8 @@ use if_addrs::Interface;
 /// The most addresses.
 const MAX_ADDRESSES: usize = 16;
 
-/// The addresses of this machine that other nodes may reach: those of the interfaces that the user
-/// names, as in [`INTERFACE`], or all. Those of the loopback interface if it has no others.
+/// The addresses of this machine that other nodes may reach, on all interfaces or on the interfaces
+/// that the user names, as in [`INTERFACE`]. The loopback addresses if there are no others.
 ///
 /// # Errors
 /// If no interface has any of the names, or the system does not list them.

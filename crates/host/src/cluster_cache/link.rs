@@ -1,8 +1,8 @@
 //! The connections of this store to another one: for messages, and for samples.
 //!
-//! Both are there as long as the other store is in the roster. The session for messages is opened
-//! at once and again when it breaks, and reports first which jobs there are. Without it, no sample
-//! is requested: the numbers of datasets are those of this session.
+//! Both exist as long as the other store is in the roster. The session for messages is opened at
+//! once, and again when it breaks. It reports the jobs of this store first. Without it, no sample
+//! is requested, because the session defines the numbers of datasets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +38,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A store of which nothing was heard for so long is gone, and its jobs with it.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// How often a store gives signs of life. One that has not done so for some time is requested no
-/// samples, or each burst of requests would wait for its end.
+/// The interval between heartbeats of a store. No samples are requested from a store without
+/// heartbeats, because each burst of requests would wait for its end.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 const PAUSED: Duration = Duration::from_millis(1300);
 
@@ -70,18 +70,18 @@ pub(super) trait LinkedCache: Send + Sync {
     fn part_of(&self, instance: &str, dataset: &SharedDataset, order: &EpochOrder) -> Option<Vec<u8>>;
 }
 
-/// What a link needs.
+/// The settings of a link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSettings {
     pub(super) own: StoreName,
     pub(super) other: StoreName,
-    /// Whether both stores are those of one run. Another store may then take the place of that one:
-    /// its host was started again.
+    /// Whether both stores belong to one run. Then a new store may replace the other one, when its
+    /// host was restarted.
     pub(super) is_of_plan: bool,
     pub(super) peer: StorePeer,
 }
 
-/// What the other store is to know.
+/// A change that the other store must know.
 pub(super) enum LinkCommand {
     /// A job begins. The sender is dropped once the other agent knows it, or cannot be reached.
     Begin(Arc<SharedJob>, oneshot::Sender<()>),
@@ -229,7 +229,7 @@ impl NodeLink {
         })
     }
 
-    /// Counts a request. `None` if the other store rests, and this is not the one that tries.
+    /// Counts a request. `None` if the other store rests, and this request is not the probe.
     fn begin_request(self: &Arc<Self>, bytes: u64) -> Option<(OpenRequest, oneshot::Receiver<()>)> {
         let (number, ended) = self.pace().begin(bytes, Instant::now())?;
         Some((OpenRequest { link: Arc::clone(self), number }, ended))
@@ -301,12 +301,12 @@ struct LinkTask {
     link: Weak<NodeLink>,
     cluster: Weak<dyn LinkedCache>,
     own: StoreName,
-    /// That of the other store.
+    /// The name of the other store.
     instance: String,
     is_of_plan: bool,
     peer: StorePeer,
     jobs: BTreeMap<u32, SentJob>,
-    /// What waits for a job to be known, by its number. It outlives a session.
+    /// The waiters for jobs to be known, by the numbers of the jobs. They outlive a session.
     waiting: BTreeMap<u32, oneshot::Sender<()>>,
     pauses: Backoff,
 }
@@ -365,7 +365,7 @@ impl LinkTask {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                // What has arrived comes before a look at the silence.
+                // Messages that have arrived are handled before the check for silence.
                 biased;
                 message = receiver.next() => {
                     let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
@@ -403,7 +403,7 @@ impl LinkTask {
             return Err(WireError::malformed(format!("{node}: it is no store of this version")));
         };
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
-        // Another store may have got the address of one that has ended.
+        // The address of a store that has ended may belong to another store now.
         if opened.instance != self.instance && !self.is_of_plan {
             return Err(WireError::new(WireErrorKind::OtherRun, format!("{node}: another store is there")));
         }
@@ -443,8 +443,8 @@ impl LinkTask {
         to.send(END, number.to_le_bytes().to_vec().into()).await
     }
 
-    /// Begins and ends what the other store does not know, and sends all orders again if owners
-    /// have changed.
+    /// Announces jobs that the other store does not know yet, and the end of jobs. Sends all orders
+    /// again if owners have changed.
     async fn compare(&mut self, to: &OtherStore, have_moved: bool) -> Result<(), WireError> {
         let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
         let jobs = cluster.jobs();

@@ -1,11 +1,12 @@
 //! The caches of several nodes as one: each sample has one owner.
 //!
-//! The control process gives all agents of one token the same [`Roster`]. From it, each agent
-//! computes the owner of each sample ([`HashedOwners`]): the node that reads it from storage and
-//! keeps it. The nodes of one job have the owners of its plan instead. A store that needs a sample
-//! of another owner requests it there, over the connections that ranks use between them. It
-//! announces the orders of its jobs to the owners, each its part. So an owner keeps what any job of
-//! any node needs soonest. The nodes of one job know its orders from its plan.
+//! The control process gives all agents of one token the same [`ClusterRoster`]. From it, each
+//! agent computes the owner of each sample ([`HashedOwners`]): the node that reads the sample from
+//! storage and keeps it. The nodes of one job have the owners of its plan instead. A store that
+//! needs a sample of another owner requests it there, over the connections that ranks use between
+//! them. It announces the orders of its jobs to the owners, each its part. So an owner keeps the
+//! samples that any job of any node needs soonest. The nodes of one job know its orders from its
+//! plan.
 //!
 //! # Decisions and price
 //!
@@ -16,7 +17,7 @@
 //!   reads, and no sample.
 //! * *No chains.* An owner that is requested a sample reads it from storage, and never from a third
 //!   node. While agents have different rosters, a sample may be read twice.
-//! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each
+//! * *Agents of one token share, and no others.* The name of a token is the user of an agent. Each
 //!   agent opens a dataset by itself, and compares its identity. The nodes of one job have its
 //!   token, and get the samples of datasets that a rank of the node reads, and no others.
 //! * *The orders of jobs are kept for owners that come later*, 4 bytes per sample and epoch.
@@ -59,8 +60,8 @@ use self::orders::SharedJob;
 use self::owners::{DatasetOwners, SampleOwners};
 use self::pace::StoragePace;
 pub use self::reader::ClusterReader;
+pub use self::roster::{ClusterRoster, RosterNode};
 use self::roster::{ClusterView, ViewedNode};
-pub use self::roster::{Roster, RosterNode};
 use self::serving::run_of;
 pub use self::serving::{LinkedJobs, ShareServer, ShareService};
 pub use self::shared_dataset::SharedDataset;
@@ -136,7 +137,7 @@ impl ClusterCache {
         *self.member.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
     }
 
-    /// Whether its stores are those of one job, with the owners of its plan.
+    /// Whether its stores belong to one job, with the owners of its plan.
     pub(crate) fn is_planned(&self) -> bool {
         matches!(self.view().owners, SampleOwners::Planned(..))
     }
@@ -146,8 +147,8 @@ impl ClusterCache {
         self.member().is_some()
     }
 
-    /// What the agents that share their caches are called together, and the bytes of memory and of
-    /// disks that they have. `None` if this agent shares with no other.
+    /// The common name of the agents that share their caches, and their bytes of memory and of
+    /// disks. `None` if this agent shares with no other.
     pub(crate) fn shared(&self) -> Option<(String, u64, u64)> {
         let view = self.view();
         let member = self.member()?;
@@ -182,7 +183,7 @@ impl ClusterCache {
 
     /// Applies a roster. The first one with other nodes visits each sample of each dataset, so it
     /// is not for a runtime's thread.
-    pub fn set_roster(&self, roster: &Roster) {
+    pub fn set_roster(&self, roster: &ClusterRoster) {
         let Some(member) = self.member() else { return };
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.view();
@@ -339,7 +340,7 @@ impl LinkedCache for ClusterCache {
             let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
             (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
         };
-        // What an agent has in memory says nothing about storage.
+        // The memory of an agent says nothing about storage.
         let rate = self.store.origin_rate().filter(|_| !is_relayed).map(|rate| rate / stores);
         // A node whose storage waits for a silent server is waited for as long.
         StoragePace { wait: self.store.origin_wait().max(patience), rate }

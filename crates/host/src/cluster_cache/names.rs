@@ -1,11 +1,11 @@
-//! What stores and clusters are called.
+//! The names of stores and clusters.
 
 use std::sync::Arc;
 
 use foreread_connection::{Identity, Token, Transport, WireProtection};
 use foreread_types::mix;
 
-/// What a store is called.
+/// The name of a store.
 #[derive(Clone, Debug)]
 pub struct StoreName {
     /// The name of its node.
@@ -26,7 +26,7 @@ impl StoreName {
 pub struct ClusterMember {
     /// Proves that it belongs to the cluster.
     pub identity: Identity,
-    /// What its store is called.
+    /// The name of its store.
     pub own: StoreName,
     /// How samples between agents are protected. Equal on all of them.
     pub wire: WireProtection,
@@ -35,7 +35,7 @@ pub struct ClusterMember {
 }
 
 impl ClusterMember {
-    /// What all agents of the token are called together.
+    /// The name of all agents of the token together.
     pub(super) fn cluster_name(&self) -> String {
         format!("cluster {}", Token::seal([&self.identity.token], b"name of the cluster"))
     }

@@ -21,7 +21,7 @@ pub(super) struct SharedJob {
     /// `None` for a dataset that this store does not keep.
     pub(super) datasets: Vec<Option<Arc<SharedDataset>>>,
     orders: Mutex<VecDeque<Arc<EpochOrder>>>,
-    /// The datasets whose shards are read in blocks at first, by their numbers.
+    /// Datasets with shards that are read in blocks at first, by their numbers.
     blocks: Mutex<BTreeMap<u32, ReadInBlocks>>,
 }
 
@@ -36,8 +36,8 @@ impl SharedJob {
         Self { number, job, attach, datasets, orders, blocks }
     }
 
-    /// The job for a store whose node has ranks of the same run: the identities of its datasets
-    /// alone, without settings, which may be secrets.
+    /// The job for a store whose node has ranks of the same run. It has the identities of the
+    /// datasets alone, without settings, which may be secrets.
     pub(super) fn attach_of_plan(&self) -> Attach {
         let dataset = |of: &AttachDataset| AttachDataset {
             identity: of.identity.clone(),
@@ -60,7 +60,7 @@ impl SharedJob {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(blocks.dataset, blocks);
     }
 
-    /// The datasets whose shards are read in blocks at first.
+    /// Datasets with shards that are read in blocks at first.
     pub(super) fn blocks(&self) -> Vec<ReadInBlocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
     }

@@ -24,7 +24,7 @@ use super::shared_dataset::{BucketSizes, SharedDataset};
 pub(super) enum SampleOwners {
     /// By a hash.
     Hashed(HashedOwners),
-    /// By a plan, whose datasets have these identities. The stores have the order of the roster.
+    /// By a plan. Its datasets have these identities. The stores have the order of the roster.
     Planned(Owners, Arc<[u64]>),
 }
 

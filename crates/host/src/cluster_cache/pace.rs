@@ -3,7 +3,7 @@
 //!
 //! A store that answers steadily may take long for a request: a job requests its look-ahead at
 //! once, and a network may need seconds for it. So a request is late only if the store sends less
-//! than a quarter of what storage brings here. It must also need long for all open requests, or
+//! than a quarter of the rate of storage here. It must also need long for all open requests, or
 //! send very much less. And a store is slow only if all open requests would take much longer at the
 //! present rate. A sample of a late request is read from storage.
 //!
@@ -19,11 +19,11 @@ use tokio::time::Instant;
 /// A request may take this long where storage here is faster, and twice as long as a read there.
 const LATE: Duration = Duration::from_secs(1);
 
-/// A store that sends less than this part of what storage brings is late, as its inverse.
+/// A store that sends less than this part of the rate of storage is late, as its inverse.
 const LATE_PART: f64 = 4.0;
 
 /// No request is late if all open ones take so many seconds at the present rate. The store must
-/// send at least this part of what storage brings, as its inverse.
+/// send at least this part of the rate of storage, as its inverse.
 const TOLERATED: f64 = 5.0;
 const TOLERATED_PART: f64 = 64.0;
 
@@ -70,8 +70,8 @@ pub(super) struct LinkPace {
     /// The bytes of all answers, and how many there were at earlier looks.
     answered: u64,
     looks: VecDeque<(Instant, u64)>,
-    /// When the first request was sent that was late, since the store was fast enough, and when the
-    /// last one was found late.
+    /// The time of the first late request since the store was fast enough, and the time at which a
+    /// request was last found late.
     late: Option<(Instant, Instant)>,
     /// Until when no sample is requested. `None` if the store does not rest.
     rests: Option<Instant>,
@@ -80,8 +80,8 @@ pub(super) struct LinkPace {
 }
 
 impl LinkPace {
-    /// Counts a request. Returns its number, and what ends with its time. `None` if the other store
-    /// rests, and this is not the request that tries.
+    /// Counts a request. Returns its number, and a channel that closes when the request is late.
+    /// `None` if the other store rests, and this request is not the probe.
     pub(super) fn begin(&mut self, bytes: u64, now: Instant) -> Option<(u64, oneshot::Receiver<()>)> {
         if self.rests.is_some_and(|until| now < until || !self.open.is_empty()) {
             return None;
@@ -131,7 +131,7 @@ impl LinkPace {
         let first = self.open.values().next().map(|request| request.sent);
         let is_old = first.is_some_and(|sent| now.duration_since(sent) >= LATE);
         if !is_old && self.late.is_none() {
-            // Only the last second counts when one is.
+            // Only the last second counts once a request is late.
             while self.looks.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= LATE) {
                 self.looks.pop_front();
             }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     impl LinkPace {
-        /// A look, and what follows if it says so.
+        /// Looks at the requests, and returns the rest that follows.
         fn rests(&mut self, storage: StoragePace, now: Instant) -> Option<(Duration, Duration)> {
             self.looked(storage, now).1
         }
@@ -298,7 +298,7 @@ mod tests {
                 let (late, rest) = pace.looked(storage, now);
                 assert_eq!(rest, None);
                 if late > 0 && first.is_none() {
-                    // Half a second of storage, the first ones.
+                    // The first requests, as many as storage reads in half a second.
                     assert_eq!((late, look), (50, 4), "{rate} MB/s");
                     use oneshot::error::TryRecvError::Closed;
                     let is_ended = |end: &mut oneshot::Receiver<()>| end.try_recv() == Err(Closed);
@@ -308,7 +308,7 @@ mod tests {
             }
             assert_eq!(first.is_some(), is_late, "{rate} MB/s");
         }
-        // One that was late, and brings the little that is open soon enough, does not rest.
+        // A store that was late, and answers its few open requests in time, does not rest.
         let (mut pace, begun) = (LinkPace::default(), Instant::now());
         pace.begin(1_000_000, begun).unwrap();
         assert_eq!(pace.looked(storage, begun + SECOND).0, 1);

@@ -1,4 +1,4 @@
-//! Reads the samples of a dataset, those of other owners from there.
+//! Reads the samples of a dataset, from their owners if these are other stores.
 
 use std::sync::{Arc, Weak};
 

@@ -14,7 +14,7 @@ use super::shared_dataset::SharedDataset;
 /// The agents of one token, as the control process knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Roster {
+pub struct ClusterRoster {
     /// In the order of their names.
     pub nodes: Vec<RosterNode>,
 }
@@ -25,7 +25,7 @@ pub struct Roster {
 pub struct RosterNode {
     /// The name of its node.
     pub node: String,
-    /// What no other agent is called.
+    /// The name that no other agent has.
     pub instance: String,
     /// Where it serves samples.
     pub addresses: Vec<String>,
@@ -56,7 +56,7 @@ pub(super) struct ClusterView {
 #[derive(Debug)]
 pub(super) struct ViewedNode {
     pub(super) node: RosterNode,
-    /// `None` for this store, and for one that owns nothing.
+    /// `None` for this store, and for a store that owns nothing.
     pub(super) link: Option<Arc<NodeLink>>,
 }
 
@@ -64,7 +64,7 @@ impl ClusterView {
     /// The view of the store `instance`, with owners by memory. Links of the view before stay, and
     /// others are made.
     pub(super) fn hashed(
-        roster: &Roster,
+        roster: &ClusterRoster,
         instance: &str,
         before: &Self,
         link: impl Fn(&RosterNode) -> Arc<NodeLink>,

@@ -18,7 +18,7 @@ use foreread_connection::{
     WireError,
 };
 use foreread_launcher::INTERFACE;
-use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, Settings};
+use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, ServerLimits};
 use foreread_store::attach::{ATTACH, Attached};
 use foreread_store::{Answer, ConnectionId, StoreCall, StoreJobs};
 use foreread_tier::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService};
@@ -40,7 +40,8 @@ use crate::json::{decoded, encoded};
 /// The most jobs of one store.
 const MAX_JOBS: usize = 4096;
 
-/// The number of a connection for the first job of another store: far above those of own jobs.
+/// The number of a connection for the first job of another store: far above the numbers of own
+/// jobs.
 const FIRST_CONNECTION: u64 = 1 << 62;
 
 /// The bytes of all calls of a store that wait. Orders take long, and signs of life must not wait
@@ -74,7 +75,7 @@ pub(super) fn run_of(instance: &str) -> RunId {
 pub struct ShareServer {
     /// Where other agents reach it.
     pub addresses: Vec<String>,
-    /// Dropped before what it serves.
+    /// Dropped before the service.
     _server: PeerServer,
     _service: Arc<ShareService>,
 }
@@ -87,7 +88,7 @@ pub struct ShareService {
 }
 
 impl ShareServer {
-    /// Listens at an address, and says which ones others reach.
+    /// Listens at an address. Has the addresses that others reach.
     ///
     /// # Errors
     /// If it cannot listen there.
@@ -106,7 +107,7 @@ impl ShareServer {
             (address, _) => vec![address.clone()],
         };
         let addresses = addresses.iter().map(Address::to_string).collect();
-        let settings = Settings { wire: member.wire, ..Settings::default() };
+        let settings = ServerLimits { wire: member.wire, ..ServerLimits::default() };
         let counters = Arc::new(PeerCounters::default());
         let server = PeerServer::start(runtime, member.identity.clone(), vec![listener], settings, counters);
         server.enter(run_of(&member.own.instance));
@@ -285,7 +286,7 @@ struct LinkedJob {
 }
 
 impl LinkedJob {
-    /// Begins a job, whose requests have the number `first` for its first dataset.
+    /// Begins a job. Its requests have the number `first` for its first dataset.
     fn begin(
         jobs: &Arc<dyn LinkedJobs>,
         node: &str,
@@ -308,7 +309,7 @@ impl Drop for LinkedJob {
     }
 }
 
-/// Carries out the calls of a job. Answers the ones that attach it, and failures.
+/// Carries out the calls of a job. Answers calls that attach it, and failures.
 async fn carry_out(
     jobs: Arc<dyn LinkedJobs>,
     (connection, first, waiting): (ConnectionId, u32, Arc<AtomicUsize>),

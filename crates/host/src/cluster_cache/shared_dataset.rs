@@ -35,7 +35,7 @@ pub struct SharedDataset {
 }
 
 impl SharedDataset {
-    /// A dataset whose samples in each of these ascending `blocks` have one owner.
+    /// A dataset with ascending `blocks` of samples, each with one owner.
     pub(crate) fn new(identity: &str, url: &str, catalog: Catalog, blocks: Vec<Range<u64>>) -> Self {
         let sizes = catalog.sizes();
         let identity = text_hash(identity);
@@ -55,7 +55,8 @@ impl SharedDataset {
         }
     }
 
-    /// The same, whose storage waits so long for servers that are silent, or is an agent.
+    /// Sets the time that its storage waits for silent servers, and whether an agent is its
+    /// storage.
     pub(crate) fn with_storage(self, patience: Option<Duration>, is_relayed: bool) -> Self {
         Self { patience, is_relayed, ..self }
     }

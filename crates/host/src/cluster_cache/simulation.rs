@@ -54,7 +54,7 @@ const FAULTS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_sec
 const RECOVERED: Duration = Duration::from_secs(15 + 12);
 const END: Duration = Duration::from_secs(40);
 
-/// The longest wait of a trainer whose own node runs.
+/// The longest wait of a trainer while its own node runs.
 const STALL: Duration = Duration::from_secs(2);
 
 /// The result of a run.
@@ -72,7 +72,7 @@ struct Outcome {
     node_reads: u64,
 }
 
-/// What happens, as one number.
+/// The hash of all events.
 #[derive(Debug, Default)]
 struct Trace(u64);
 
@@ -82,7 +82,7 @@ struct World {
     begun: Instant,
     trace: RefCell<Trace>,
     outcome: RefCell<Outcome>,
-    roster: RefCell<Roster>,
+    roster: RefCell<ClusterRoster>,
     nodes: RefCell<Vec<Node>>,
     /// Until when the process of a node is stopped.
     paused: RefCell<[Instant; NODES]>,
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Starts the process of a node, whose reads of the origin are counted.
+    /// Starts the process of a node. Its reads of the origin are counted.
     async fn start(self: &Rc<Self>, node: usize, process: u64) {
         let begun = self.begun;
         let clock = move || begun.elapsed().as_nanos() as u64;

@@ -1,5 +1,5 @@
-//! What an agent notes about its disks: which datasets have jobs, how much may be written, and
-//! whether the disks can be used.
+//! The notes of an agent about its disks: datasets with jobs, the budget of writes, and problems of
+//! the disks.
 
 use std::time::Instant;
 

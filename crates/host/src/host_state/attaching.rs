@@ -124,7 +124,8 @@ impl HostState {
         }
     }
 
-    /// Why a dataset with units does not fit next to those of all jobs and to these, if so.
+    /// The reason if a dataset with units does not fit into memory next to the datasets of all jobs
+    /// and to these.
     fn lacks_memory(&self, dataset: &KnownDataset, with: &[Option<DatasetId>]) -> Option<String> {
         let needs = dataset.hosted.needs();
         let is_other = |other: &&KnownDataset| {

@@ -148,7 +148,7 @@ async fn full_throughput_where_transfers_take_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn user_bandwidth_queues_nothing_at_the_store() {
+async fn user_bandwidth_queues_nothing_at_the_origin() {
     let cell = OriginModel::new(10, 1024, Some(50));
     let origin = OriginModel { bandwidth: None, ..cell }.origin();
     let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
@@ -237,7 +237,7 @@ async fn released_concurrency_is_regained_on_demand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttling_store_gets_less_and_slowly_more() {
+async fn throttling_origin_gets_less_and_slowly_more() {
     let origin = OriginModel::new(20, 1024, None).origin().with_refusals_above(100);
     let run = drive(&origin, &greedy(), 10.0, |_| {}).await;
     let possible = 100.0 / 0.020;

@@ -118,8 +118,8 @@ async fn unreadable_object_is_one_clear_error() {
     }
 }
 
-/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read
-/// without an answer.
+/// A silent connection, or a connection that stops in the middle of an answer: for a tier both are
+/// a read without an answer.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn stalled_connection_costs_one_hedge_and_no_timeout() {

@@ -1,4 +1,4 @@
-//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals
+//! Origins that refuse requests above a rate: the ceiling is found and kept from their refusals
 //! alone.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const SIZE: u64 = 110_000;
 const SAMPLES: u64 = 10_000;
 
-/// The requests and refusals of a store at the end of each tenth of a second.
+/// The requests and refusals of an origin at the end of each tenth of a second.
 struct Run {
     course: Vec<(u64, u64)>,
 }
@@ -41,8 +41,8 @@ impl Run {
     }
 }
 
-/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20
-/// ms of them.
+/// An origin with a latency in milliseconds, and a ceiling in requests per second with a burst of
+/// 20 ms of them.
 fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
     let origin =
         FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
@@ -54,7 +54,7 @@ async fn drive(stack: &Stack, origin: &FakeOrigin, seconds: f64, at: impl FnMut(
     drive_through(stack, Arc::new(origin.clone()), origin, seconds, at).await
 }
 
-/// The same with `tier` in front of the store.
+/// The same with `tier` in front of the origin.
 async fn drive_through(
     stack: &Stack,
     tier: Arc<dyn OriginTier>,

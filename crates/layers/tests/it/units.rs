@@ -185,7 +185,7 @@ async fn failed_unit_is_read_again_by_the_next_use() {
     assert_eq!(data.reads(), 2);
 }
 
-/// A sample of several units held those that it had while it waited for the others.
+/// A sample of several units held its first units while it waited for the others.
 #[tokio::test(start_paused = true)]
 // semantics: FORMAT-6
 async fn samples_of_several_units_wait_for_no_other_unit() {

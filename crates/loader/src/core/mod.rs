@@ -18,9 +18,9 @@
 //!    still holds, because a full buffer must never wait for a waiting trainer.
 //!
 //! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one
-//! batch at a time. A disk reads whole blocks, so a use is charged what its read allocates, from
-//! its look-up on. The price: a look-ahead that is too small stalls the trainer instead of failing.
-//! [`CoreEvent::LookAhead`] sets the part of the look-ahead that is in use.
+//! batch at a time. A disk reads whole blocks, so a use is charged the bytes that its read
+//! allocates, from its look-up on. The price: a look-ahead that is too small stalls the trainer
+//! instead of failing. [`CoreEvent::LookAhead`] sets the part of the look-ahead that is in use.
 //!
 //! # Placement and retention
 //!

@@ -19,7 +19,7 @@ struct ServerFaults {
     stuck: Vec<u64>,
     /// How many further look-ups of a sample fail.
     failures: HashMap<u64, u32>,
-    /// Look-ups so far, and those that hang now.
+    /// Look-ups so far, and the look-ups that hang now.
     looked_up: u32,
     hanging: usize,
 }

@@ -75,7 +75,7 @@ fn failed_cache_read_keeps_the_copy() {
     let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // No read succeeds, and none reports an invalid copy, so what was stored once stays.
+    // No read succeeds, and none reports an invalid copy, so samples that were stored once stay.
     scenario.faults.hiccup = 100;
     let mut world = World::new(&scenario);
     world.play().unwrap();

@@ -31,7 +31,7 @@ impl Expected {
 
 #[derive(Debug)]
 pub struct Model {
-    /// The batches in order, up to the one that ends the run.
+    /// The batches in order, up to the last batch of the run.
     pub batches: Vec<Expected>,
     /// The use that ends the run, and its sample.
     pub fail: Option<(u64, SampleKey)>,

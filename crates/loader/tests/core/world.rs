@@ -145,7 +145,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Fills caches with samples of an earlier run: those that have to be read, or all.
+    /// Fills caches with samples of an earlier run: the samples that have to be read, or all.
     fn warm_up(&mut self) {
         let keys: BTreeSet<SampleKey> = self.model.uses.iter().copied().collect();
         for level in

@@ -1,4 +1,4 @@
-//! Ranks whose samples are dealt to those that have them, and that read all from one origin.
+//! Samples are dealt to the ranks that have them, and all ranks read from one origin.
 
 use std::sync::Arc;
 

@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!((position.epoch, position.consumed), (3, 0));
     }
 
-    /// With the same world, the resumed run reads exactly what the uninterrupted run reads.
+    /// With the same world, the resumed run reads exactly the samples of the uninterrupted run.
     #[test]
     fn resume_in_the_same_world_changes_nothing(
         schedule in schedules(),

@@ -89,7 +89,7 @@ impl Calendar {
         CalendarSlot { list, index: (samples.len() - 1) as u32 }
     }
 
-    /// Removes a resident. Returns the one that takes its slot, if any.
+    /// Removes a resident. Returns the resident that takes its slot, if any.
     pub(crate) fn remove(&mut self, slot: CalendarSlot) -> Option<u32> {
         let samples = &mut self.lists[usize::from(slot.list)];
         samples.swap_remove(slot.index as usize);

@@ -10,7 +10,7 @@ use crate::next_use::calendar::{Calendar, CalendarSlot, UNKNOWN};
 use crate::next_use::node_owners::{NodeOwner, NodeOwners};
 use crate::next_use::sample_set::SampleSet;
 
-/// What a hit of a dataset's samples is worth, and what they occupy.
+/// The value of a hit of a dataset's samples, and the bytes that they occupy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatasetCosts {
     /// The bytes that each sample occupies in the cache, with all overhead.
@@ -99,7 +99,7 @@ pub(crate) struct DatasetResidents {
     pub(crate) latest: u64,
     /// The samples that a disk of the node has.
     on_disk: SampleSet,
-    /// The samples that are resident or on a disk, of those that this node owns.
+    /// The samples of this node's own that are resident or on a disk.
     kept: u64,
     /// `None`: this node owns all samples.
     owners: Option<Arc<dyn NodeOwners>>,
@@ -123,7 +123,7 @@ impl DatasetResidents {
         self.on_disk.contains(sample)
     }
 
-    /// Who owns a sample.
+    /// The owner of a sample.
     pub(crate) fn owner(&self, sample: u32) -> NodeOwner {
         let owners = self.owners.as_ref();
         owners.map_or(NodeOwner::This, |owners| owners.owner(SampleId(u64::from(sample))))
@@ -140,7 +140,7 @@ impl DatasetResidents {
         self.is_on_disk(sample) || !self.is_own(sample)
     }
 
-    /// The samples that are resident or on a disk, of those that this node owns.
+    /// The samples of this node's own that are resident or on a disk.
     pub(crate) fn kept(&self) -> u64 {
         self.kept
     }
@@ -183,7 +183,7 @@ impl DatasetResidents {
         self.kept = (on_disk + resident) as u64;
     }
 
-    /// Changes what a hit saves. Returns the residents, which have to be inserted again: their
+    /// Changes the savings by a hit. Returns the residents, which have to be inserted again: their
     /// classes are those of the costs before.
     pub(crate) fn set_costs(&mut self, costs: DatasetCosts) -> Vec<u32> {
         self.costs = costs;
@@ -239,7 +239,7 @@ impl DatasetResidents {
         self.insert(sample, class, list);
     }
 
-    /// Puts a resident, or what becomes one, into a list of its calendar.
+    /// Puts a resident, or a sample that becomes one, into a list of its calendar.
     pub(crate) fn insert(&mut self, sample: u32, class: u16, list: u16) {
         let calendar = self.classes[usize::from(class)].calendar.push(list, sample);
         self.slots[sample as usize] = ResidentSlot { class, calendar };

@@ -3,8 +3,9 @@
 //! A table has 4 bytes per sample. With the epoch after it a job needs 8 bytes per sample. Orders
 //! that repeat samples need 4 more bytes per use.
 //!
-//! A rank of a group announces what it uses itself, and what it serves to ranks of other nodes. So
-//! an order may have several samples for one position, and [holes](EpochUses::HOLE).
+//! A rank of a group announces the samples that it uses itself, and the samples that it serves to
+//! ranks of other nodes. So an order may have several samples for one position, and
+//! [holes](EpochUses::HOLE).
 
 use std::num::NonZeroU32;
 

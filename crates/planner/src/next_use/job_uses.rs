@@ -63,7 +63,7 @@ impl JobUses {
     }
 
     /// Whether the job uses each sample once per epoch, as far as its orders are known: of the
-    /// dataset, or of the `own` ones that no other node keeps.
+    /// dataset, or of the `own` samples that no other node keeps.
     pub(crate) fn uses_permutations(&self, own: u64) -> bool {
         let are_all = |epoch: &EpochUses| epoch.is_permutation(own);
         are_all(&self.current) && self.following.as_ref().is_none_or(are_all)

@@ -416,7 +416,7 @@ impl NextUseCache {
         }
     }
 
-    /// Changes what a hit of a dataset's samples saves. Predicts the next uses of its residents
+    /// Changes the savings by a hit of a dataset's samples. Predicts the next uses of its residents
     /// again, as when a job comes. The sizes stay. An unknown dataset changes nothing.
     pub fn set_costs(
         &mut self,

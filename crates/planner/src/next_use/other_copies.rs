@@ -44,14 +44,14 @@ impl NextUseCache {
         }
     }
 
-    /// Who owns a sample.
+    /// The owner of a sample.
     pub fn owner(&self, key: SampleKey) -> NodeOwner {
         let dataset = self.datasets.get(key.dataset.0 as usize);
         dataset.map_or(NodeOwner::This, |dataset| dataset.owner(key.id.0 as u32))
     }
 
-    /// The samples of a dataset that are resident, or that a disk of the node has, of those that
-    /// this node owns.
+    /// The samples of a dataset that this node owns, and that are resident or on a disk of the
+    /// node.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
     }

@@ -12,7 +12,7 @@ use super::NextUseCache;
 use super::calendar::UNKNOWN;
 use super::dataset_residents::CacheBounds;
 
-/// What room is made for.
+/// The need that room is made for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomFor {
     /// The dataset whose own residents may leave at its floor, too.

@@ -51,7 +51,7 @@ struct Replayed {
     uses: u64,
     bytes: u64,
     origin_bytes: u64,
-    /// Uses after the first epoch: all of them, and those that the origin serves.
+    /// Uses after the first epoch: all of them, and the uses that the origin serves.
     steady: u64,
     steady_origin: u64,
     /// Uses by the owner's own ranks.

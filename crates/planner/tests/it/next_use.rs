@@ -231,7 +231,7 @@ proptest! {
 }
 
 /// Guards against this fault: a job whose workers were ahead of its look-ahead seemed to stand
-/// still, and the cache kept what it had just used.
+/// still, and the cache kept the samples that it had just used.
 #[test]
 fn uses_without_positions_are_found_in_the_order() {
     let reads = |first_knows_positions| {
@@ -357,7 +357,7 @@ fn dataset_of_an_ended_or_silent_job_leaves_first() {
     }
 }
 
-/// Four jobs share the cache and end. A fifth one keeps what is there.
+/// Four jobs share the cache and end. A fifth one keeps the present samples.
 #[test]
 // semantics: PLAN-12
 fn last_job_rewrites_nothing() {

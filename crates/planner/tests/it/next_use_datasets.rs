@@ -170,10 +170,10 @@ fn filling_takes_free_room_and_that_of_unused_datasets() {
         let fill = |id| cache.fill(SampleKey::new(dataset, SampleId(id)), 9, since, &mut Vec::new()).kept;
         (0..30).map(fill).filter(|kept| *kept).count()
     };
-    // Room for 20, and what the old dataset has.
+    // Room for 20, and the room of the old dataset.
     assert_eq!(fill(&mut cache, new, 8), 30);
     assert_eq!([old, busy, new].map(|dataset| cache.residents(dataset).0), [0, 10, 30]);
-    // What was filled a moment ago stays.
+    // Samples that were filled a moment ago stay.
     assert_eq!(fill(&mut cache, old, 8), 0);
     assert_eq!(fill(&mut cache, new, 8), 30);
     assert!(cache.held_bytes() <= 40);
@@ -197,7 +197,7 @@ fn samples_on_a_disk_are_the_first_victims() {
     cache.set_on_disk(key(5), true);
     cache.set_on_disk(key(12), true);
     assert_eq!((cache.kept(dataset), cache.residents(dataset).0), (11, 10));
-    // One that is on the disk itself takes free room only.
+    // A sample that is on the disk itself takes free room only.
     assert!(!cache.used(job, 12, SampleId(12), 13 * NS, &mut evicted).kept);
     for id in [20, 21] {
         assert!(cache.used(job, id as u32, SampleId(id), (id + 1) * NS, &mut evicted).kept);

@@ -1,5 +1,5 @@
-//! Random operations on the rule against a model of its residents: bytes, bounds and what disks
-//! have.
+//! Random operations on the rule against a model of its residents: bytes, bounds and the samples of
+//! disks.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -96,7 +96,7 @@ impl NodeOwners for Others {
     }
 }
 
-/// The rule, and what it should have.
+/// The rule, and its expected state.
 struct Model {
     cache: NextUseCache,
     capacity: u64,

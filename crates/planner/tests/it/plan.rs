@@ -249,7 +249,7 @@ fn plans_are_equal_on_every_machine() {
     let private = || plan(&run_of(7, phases(), 3), &sizes, &cluster(vec![level(100_000_000)])).unwrap();
     assert_eq!((keep(), private()), (keep(), private()));
     assert_ne!(keep().fingerprint(), private().fingerprint());
-    // A change of these values changes what ranks of different releases agree on.
+    // A change of these values changes the agreement of ranks of different releases.
     assert_eq!(keep().fingerprint().to_string(), "c81539639a45448fe8d996924ae065ca");
     assert_eq!(private().fingerprint().to_string(), "97d199afd7bd6b06910b941a5a91af83");
 }

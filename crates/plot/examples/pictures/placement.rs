@@ -84,7 +84,7 @@ pub fn svg() -> Result<String> {
     let kept: Vec<Vec<u64>> = (0..NODES as usize)
         .map(|node| (0..SAMPLES).filter(|sample| owner[*sample as usize] == node).collect())
         .collect();
-    // In the first epoch each node reads what it keeps from storage, and nothing moves.
+    // In the first epoch each node reads the samples that it keeps from storage, and nothing moves.
     let own = |reads: &[Vec<u64>]| -> usize {
         let nodes = reads.iter().enumerate();
         nodes.map(|(node, ids)| ids.iter().filter(|id| owner[**id as usize] == node).count()).sum()

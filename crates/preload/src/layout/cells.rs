@@ -10,12 +10,12 @@ use super::{Mark, SMALL_HEADER_BYTES, slot_places};
 pub struct MarksHeader {
     /// [`MARKS_MAGIC`](super::MARKS_MAGIC).
     pub magic: u64,
-    /// Renames of directories that programs have begun. While it is not what the copying process
-    /// has seen, no path is certain, and originals are opened.
+    /// Renames of directories that programs have begun. While the copying process has seen fewer,
+    /// no path is certain, and originals are opened.
     pub renames_begun: AtomicU64,
-    /// Those that have ended.
+    /// Renames of directories that have ended.
     pub renames_ended: AtomicU64,
-    /// What the copying process has seen of those that have begun.
+    /// Begun renames that the copying process has seen.
     pub seen: AtomicU64,
     /// Whether each open compares the original, because a program changes files unseen.
     pub checks: AtomicU64,

@@ -31,7 +31,7 @@ pub fn find_slot(slots: &[FileSlot], hash: u64) -> Option<usize> {
     None
 }
 
-/// What a slot says about its file.
+/// The state of a slot's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotValue {
     /// Whether a copy is there.
@@ -84,7 +84,7 @@ impl SlotValue {
         flags | wait | (self.generation as u64 & GENERATION_BITS) << 32 | self.entry as u64 & ENTRY_BITS
     }
 
-    /// What a slot has.
+    /// Decodes the value of a slot.
     pub const fn decode(value: u64) -> Self {
         let wait = match value & (COMING | ASK) {
             COMING => CopyWait::Coming,

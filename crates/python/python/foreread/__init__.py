@@ -13,8 +13,9 @@ the order, plans where to cache every sample, and reads each into memory before 
 from __future__ import annotations
 
 import atexit as _atexit
+import typing as _typing
 
-from . import _native, metrics
+from . import _native, errors, metrics
 from ._image import ImageDecoder, image
 from ._native import (
     Batch,
@@ -31,36 +32,15 @@ from ._native import (
 )
 from ._outlook import Picture, Plan, Simulation, plan, simulate
 from ._stats import Stats
-from .errors import (
-    ChangedError,
-    ClosedError,
-    ConfigError,
-    CorruptError,
-    DeniedError,
-    Error,
-    ForkError,
-    MeetingError,
-    NotFoundError,
-    OriginError,
-    StateError,
-)
+from .errors import Error
 
 __all__ = [
     "Batch",
     "Catalog",
-    "ChangedError",
-    "ClosedError",
-    "ConfigError",
-    "CorruptError",
-    "DeniedError",
     "Error",
     "Field",
     "ImageDecoder",
-    "ForkError",
     "Loader",
-    "MeetingError",
-    "NotFoundError",
-    "OriginError",
     "Picture",
     "Plan",
     "Sample",
@@ -68,9 +48,9 @@ __all__ = [
     "SharedSample",
     "Simulation",
     "Source",
-    "StateError",
     "Stats",
     "calibrate",
+    "errors",
     "image",
     "index",
     "metrics",
@@ -83,3 +63,17 @@ __version__ = _native.__version__
 
 # Threads of an open loader must not outlive the interpreter.
 _atexit.register(_native.close_all, 5.0)
+
+# Not for type checkers, which would accept any name.
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[Error]:
+        """The classes that have moved to `foreread.errors`, with one warning for each."""
+        if name not in errors.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import warnings
+
+        warnings.warn(f"foreread.{name} is deprecated: use foreread.errors.{name}", DeprecationWarning, stacklevel=2)
+        # Found directly from now on. `from foreread import` looks twice.
+        globals()[name] = found = getattr(errors, name)
+        return found

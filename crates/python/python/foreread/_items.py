@@ -217,7 +217,7 @@ class Labels:
 
     def __init__(self, catalog: Any) -> None:
         #: The classes' indices, or the catalog, if the labels are values of a column.
-        self._known: array[int] | Any = array("q", catalog.targets()) if catalog.labels else catalog
+        self._known: array[int] | Any = array("q", catalog.targets()) if catalog.classes else catalog
 
     def of(self, sample: Any, number: int) -> Any:
         """The label of a sample."""

@@ -57,6 +57,8 @@ class Field:
     @property
     def id(self) -> int:
         """The id of its sample."""
+    def array(self) -> Any:
+        """Its bytes as a NumPy array, without a copy, where the format knows type and shape."""
     def open(self) -> io.RawIOBase:
         """The part as a file for reading, without a copy of its bytes, which the file holds until it is closed.
         For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
@@ -79,29 +81,36 @@ class Sample:
     @property
     def label_name(self) -> str | None:
         """The name of its class: the first directory of its path, or a label that is a text."""
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the values that the catalog has of each sample, for ``sample[name]``."""
     def values(self) -> list[str]:
-        """The names of the values that the catalog has of each sample."""
+        """Deprecated: ``value_names``."""
     def field_paths(self) -> dict[str, str]:
         """The names and paths of its files, if it has several. Empty for any other."""
     def __getitem__(self, name: str, /) -> Any:
-        """The value of this name, or else the part. Raises KeyError if there is neither."""
+        """The value of this name: a number, a text or an array, or None if this sample has none. Without such a value, the
+        field of this name. Raises KeyError if there is neither."""
     def value(self, name: str) -> Any:
-        """The value of this name: a number, a text or an array. None if the sample has none."""
+        """Deprecated: ``sample[name]``."""
     def array(self) -> Any:
         """Its bytes as a NumPy array, without a copy, where the format knows type and shape."""
     def arrays(self) -> dict[str, Any]:
-        """Its fields as NumPy arrays by name, without a copy, where the format knows their types."""
+        """Deprecated: ``array()`` of each field."""
     @property
     def key(self) -> str | None:
         """Its name in its shard (WebDataset's __key__, a zip member's name). None for files and records."""
     @property
     def path(self) -> str:
         """Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name there."""
-    def fields(self) -> list[str]:
-        """The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets of HDF5. Empty for
+    @property
+    def field_names(self) -> list[str]:
+        """The names of the sample's fields, in order: members of WebDataset, columns of MDS, datasets of HDF5. Empty for
         samples without any."""
+    def fields(self) -> list[str]:
+        """Deprecated: ``field_names``."""
     def field(self, name: str) -> Field:
-        """The part `name` of the sample, without a copy. Raises KeyError if there is none."""
+        """The field `name` of the sample, without a copy, also where a value has its name. Raises KeyError if there is none."""
     def open(self) -> io.RawIOBase:
         """The sample as a file for reading, without a copy of its bytes, which the file holds until it is closed.
         For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
@@ -155,23 +164,23 @@ class Loader:
         sampler: Literal["shuffle", "torch", "feistel", "sequential"] | None = None,
         drop_last: bool | None = None,
         deal: Literal["torch", "blocks", "locality"] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
+        validate: Path | None = None,
         memory: Size | None = None,
         disk: str | Sequence[str] | Mapping[Path, Size] | None = None,
         agent: Path | None = None,
         memory_alone: Size | None = None,
         look_ahead: Size | None = None,
+        format: Format | None = None,
         origin_limit: Size | None = None,
         origin_parallelism: int | Literal["auto"] | None = None,
         patience: int | Literal["auto"] | None = None,
         recall: bool | None = None,
         calibration: Path | None = None,
-        validate: Path | None = None,
-        format: Format | None = None,
         on_error: Literal["fail", "skip", "substitute"] | None = None,
-        resume: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
         peers: Literal["auto", "off"] | None = None,
+        resume: str | None = None,
         progress: bool = False,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
@@ -219,8 +228,11 @@ class Loader:
     def fingerprint(self) -> str:
         """The catalog's fingerprint, independent of the data's location."""
     @property
-    def labels(self) -> list[str]:
+    def classes(self) -> list[str]:
         """The names of the classes, by index."""
+    @property
+    def labels(self) -> list[str]:
+        """Deprecated: ``classes``."""
     @property
     def catalog(self) -> Catalog:
         """The catalog of the samples."""
@@ -287,8 +299,11 @@ class Source:
     def is_kernel_cached(self) -> bool:
         """Whether this machine's kernel caches the files, because they are on a local file system."""
     @property
-    def labels(self) -> list[str]:
+    def classes(self) -> list[str]:
         """The names of the classes, by index."""
+    @property
+    def labels(self) -> list[str]:
+        """Deprecated: ``classes``."""
 
 @final
 class ImagePool:
@@ -447,7 +462,7 @@ class Catalog:
         """The names and paths of a sample's files, if it has several. Empty for any other."""
     @property
     def summary(self) -> str | None:
-        """What was found in the first shard, in one line. None for formats without a choice."""
+        """The findings in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
         """The labels of all samples that are integers, -1 for none: bytes for ``array("q", ...)`` or
         ``numpy.frombuffer(..., "int64")``."""
@@ -473,8 +488,11 @@ class Catalog:
     def first_without(self, endings: Sequence[str]) -> str | None:
         """The path of the first sample without one of `endings` (in lower case). None if there is none."""
     @property
-    def labels(self) -> list[str]:
+    def classes(self) -> list[str]:
         """The names of the classes, by index."""
+    @property
+    def labels(self) -> list[str]:
+        """Deprecated: ``classes``."""
     @property
     def total_bytes(self) -> int:
         """The total length of all samples, in bytes."""

@@ -257,7 +257,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
 #: The remedy for each bottleneck.
 _REMEDY = {
     "origin": "more memory= or disk= would cache more of the data; foreread.plan(...) shows the gain per GB",
-    "origin: throttled": "the store throttles requests: more memory= or disk=, or packed shards, reduce them",
+    "origin: throttled": "the storage throttles requests: more memory= or disk=, or packed shards, reduce them",
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
     "agent": "more memory for the node's agent (foreread agent status shows what it keeps)",
     _NODE: "more memory= or a faster disk= for the cache that the ranks of this node share; busy CPUs delay it, too",

@@ -100,7 +100,7 @@ class Source:
         self._length = native.samples
         self._target = target if isinstance(target, str) else catalog.base_url
         self._repr = f"foreread.grain.source({native.samples} samples, {catalog.fingerprint})"
-        self.classes: list[str] = list(native.labels)
+        self.classes: list[str] = list(native.classes)
         self._engine = Engine(native, shared=False)
         #: The announcers of this source, to close them.
         self._announcers: list[Announcer] = []
@@ -112,18 +112,18 @@ class Source:
         return self._repr
 
     def __getitem__(self, record_key: Any) -> Any:
-        return self.item(record_key, _requested_epoch())
+        return self._element(record_key, _requested_epoch())
 
     def _getitems(self, record_keys: Sequence[Any]) -> list[Any]:
         """Several elements, read concurrently: Grain calls it where it knows a batch."""
-        return self.items(record_keys, [_requested_epoch()] * len(record_keys))
+        return self._elements(record_keys, [_requested_epoch()] * len(record_keys))
 
-    def item(self, record_key: Any, epoch: int) -> Any:
+    def _element(self, record_key: Any, epoch: int) -> Any:
         """An element as it is in an epoch."""
         number = self._number(record_key)
         return self._item(number, self._engine.get(number), epoch)
 
-    def items(self, record_keys: Sequence[Any], epochs: Sequence[int]) -> list[Any]:
+    def _elements(self, record_keys: Sequence[Any], epochs: Sequence[int]) -> list[Any]:
         """Several elements, each as it is in its epoch."""
         numbers = [self._number(key) for key in record_keys]
         return list(map(self._item, numbers, self._engine.get_many(numbers), epochs))
@@ -337,11 +337,11 @@ class _Elements(grain.MapDataset[Any]):
         if isinstance(index, slice):
             return self.slice(index)
         epoch, number = divmod(index, self._length)
-        return self._stats.record_output_spec(self._plain._source.item(number, epoch))
+        return self._stats.record_output_spec(self._plain._source._element(number, epoch))
 
     def _getitems(self, indices: Sequence[int]) -> list[Any]:
         parts = [divmod(index, self._length) for index in indices]
-        elements = self._plain._source.items([number for _, number in parts], [epoch for epoch, _ in parts])
+        elements = self._plain._source._elements([number for _, number in parts], [epoch for epoch, _ in parts])
         recorded: list[Any] = self._stats.record_output_spec_for_batch(elements)
         return recorded
 

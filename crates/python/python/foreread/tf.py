@@ -250,7 +250,7 @@ def _label_type(loader: Loader, labels: AnyLabels) -> tf.TensorSpec | None:
 
     if labels is None:
         return None
-    label = 0 if loader.labels or isinstance(labels, FieldLabels) else loader.label(0)
+    label = 0 if loader.classes or isinstance(labels, FieldLabels) else loader.label(0)
     if isinstance(label, str):
         return tf.TensorSpec((None,), tf.string)
     array = numpy.asarray(label)

@@ -1,4 +1,4 @@
-//! Several jobs over one dataset, with one cache: what each policy reads from the origin.
+//! Several jobs over one dataset, with one cache: the reads of the origin by each policy.
 //!
 //! Jobs use samples of equal length one by one, each in its own order and at its own pace. There
 //! are no machines: the figures are parts of the uses, and times are in epochs. The price is that

@@ -10,7 +10,7 @@ use foreread_planner::{FileChoice, FileCopy, WearBudget};
 
 use super::scenario::FilesScenario;
 
-/// What happened in one epoch, in files.
+/// The counts of one epoch, in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EpochCounts {
     /// Opens that found a copy.

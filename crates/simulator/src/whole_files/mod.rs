@@ -1,5 +1,5 @@
 //! Whole files of a program that is not changed, with one cache: the opens that find a copy, and
-//! what the copies cost.
+//! the cost of the copies.
 //!
 //! The program opens each file once per epoch. [`FilesPolicy::CopiesAhead`] is driven by the
 //! planner's own `FileChoice` and `WearBudget`, as `foreread run` drives them, so the simulation

@@ -36,7 +36,7 @@ impl FilesPolicy {
         }
     }
 
-    /// What happened in each epoch, from the first.
+    /// The counts of each epoch, from the first.
     pub(super) fn run(self, scenario: &FilesScenario, orders: &[Vec<u32>]) -> Vec<EpochCounts> {
         let room = CopyRoom::new(scenario);
         let announced = |epoch: u64| orders[epoch as usize % orders.len()].clone();

@@ -1,4 +1,4 @@
-//! The simulator: its properties, its scenarios, and what it predicts.
+//! The simulator: its properties, its scenarios, and its predictions.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod properties;

@@ -81,8 +81,8 @@ proptest! {
                 prop_assert_eq!(f.reads_pfs, accesses);
             }
             // A sample larger than the staging buffer is read for its cache, and at its use. Over a
-            // network that is slower than the store, a worker reads what another one caches from
-            // the store, too.
+            // network that is slower than the storage, a worker reads another worker's samples from
+            // the storage, too.
             let staging = scenario.storage.first().map_or(f64::MAX, |staging| staging.capacity);
             let fits = staging >= scenario.mean + 6.0 * scenario.sd;
             let is_near = scenario.workers == 1 || scenario.network >= scenario.pfs_client;

@@ -41,7 +41,7 @@ fn unknown_order_is_served_as_tabulated() {
         near(fixed.origin_bytes / bound, 1.0, 1e-9, "reads of a fixed part");
         assert_eq!(fixed.written_bytes, 0.0);
         near(recent.written_bytes, recent.origin_bytes, 1e-3, "LRU writes what it reads");
-        // Files that are copied ahead are those that a fixed part would not serve.
+        // A fixed part would not serve the files that are copied ahead.
         near(ahead.written_bytes / all, cache * (1.0 / cache).ln(), 0.01, "writes");
         assert!(ahead.written_bytes <= all * (1.0 - cache) && ahead.refused == 0.0);
     }
@@ -73,7 +73,7 @@ fn budget_of_writes_bounds_writes_and_serves_a_fixed_part() {
                 let what = format!("{order:?}, {cache}, {seconds} s");
                 println!("{what}: {:.4}, LRU {:.4}", ahead.served, recent.served);
                 let capacity = 1e5 * cache * f64::from(FILES);
-                // What the budget gained while the first epoch filled the cache is spent later.
+                // The budget's gain while the first epoch filled the cache is spent later.
                 let most = 0.5 * capacity * 5.0 / 4.0 + 1e5;
                 for outcome in [&ahead, &fixed, &recent] {
                     assert!(outcome.written_bytes_per_day <= most, "{what}: {outcome:?}, at most {most}");

@@ -142,7 +142,7 @@ mod tests {
         EpochOrder { dataset: 1, first: Tick(9), per_position: NonZeroU32::new(2).unwrap(), samples }
     }
 
-    /// What a receiver makes of the pieces of a part.
+    /// The order that a receiver makes of the pieces of a part.
     fn received(order: &EpochOrder, part: &[u8]) -> EpochOrder {
         let (mut bytes, mut head) = (Vec::new(), None);
         let payloads: Vec<Vec<u8>> = order.pieces(part).map(|piece| piece.encode()).collect();

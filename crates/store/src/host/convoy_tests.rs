@@ -1,5 +1,5 @@
-//! The speed of jobs at a store that is as fast as one of them, in simulated steps: in each, the
-//! store answers as many reads as a usual trainer uses samples.
+//! The speed of jobs at an origin that is as fast as one of them, in simulated steps: in each, the
+//! origin answers as many reads as a usual trainer uses samples.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -13,7 +13,7 @@ use super::*;
 const SAMPLES: u64 = 1000;
 const EPOCHS: u64 = 4;
 
-/// The samples that a usual trainer uses in a step, and that the store answers.
+/// The samples that a usual trainer uses in a step, and that the origin answers.
 const PACE: u64 = 16;
 
 /// The samples that a trainer requests before their use.
@@ -96,7 +96,7 @@ fn jobs_with_one_order_are_as_fast_as_one() {
     // Which one of the reads under way is answered first is up to the runtime.
     let together = steps(&[(7, PACE); 4]);
     assert!(together.iter().all(|steps| *steps * 100 <= alone * 102), "{together:?} and {alone}");
-    // The store is too slow for jobs in orders of their own.
+    // The origin is too slow for jobs in different orders.
     let in_own_orders = steps(&[(1, PACE), (2, PACE), (3, PACE), (4, PACE)]);
     assert!(in_own_orders.iter().all(|steps| *steps > 2 * alone), "{in_own_orders:?} and {alone}");
     // A slower job does not hold the others up: in lock-step, they would be as slow.

@@ -1,4 +1,4 @@
-//! What a store has done, and its present state.
+//! The counts of a store, and its present state.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct StoreCounts {
     pub disk_reads: u64,
     /// Samples that other nodes of the cluster had or have read.
     pub node_reads: u64,
-    /// Samples that were read from their stores.
+    /// Samples that were read from their origins.
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
@@ -37,24 +37,24 @@ pub struct StoreStatus {
     pub samples: u64,
     /// Samples that are being read, or wait for that.
     pub reading: u64,
-    /// What has happened so far.
+    /// The counts so far.
     pub counts: StoreCounts,
     /// The jobs.
     pub jobs: BTreeMap<StoreJob, JobState>,
     /// The datasets, by their numbers.
     pub datasets: Vec<DatasetState>,
-    /// The stores that are read from.
+    /// The origins that are read from.
     pub origins: Vec<OriginState>,
 }
 
 /// The state of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobState {
-    /// What has happened so far. Reads are those that began for it.
+    /// The counts so far. Reads are counted for the job for which they began.
     pub counts: StoreCounts,
     /// Samples that it has requested and not received.
     pub waiting: u64,
-    /// Its share of a store's time.
+    /// Its share of an origin's time.
     pub weight: u32,
     /// The part of its uses that needs no read of its own, at best: by the paces of all jobs, their
     /// orders and the samples in memory. `None` if no order is known.
@@ -72,14 +72,14 @@ pub struct DatasetState {
     pub held_samples: u64,
     /// The bytes that they take.
     pub held_bytes: u64,
-    /// What has happened so far.
+    /// The counts so far.
     pub counts: StoreCounts,
-    /// Bytes per second that would not be read from its store with a gigabyte more of memory, by
+    /// Bytes per second that would not be read from its origin with a gigabyte more of memory, by
     /// the paces of the jobs. 0 if no order is known.
     pub saved_by_gb: f64,
 }
 
-/// The state of a store that datasets are read from.
+/// The state of an origin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OriginState {
     /// Its name.
@@ -94,10 +94,10 @@ pub struct OriginState {
     pub read_bytes: u64,
 }
 
-/// What a job uses of a store that datasets are read from.
+/// The use of an origin by a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginUse {
-    /// The name of the store.
+    /// The name of the origin.
     pub origin: String,
     /// The job.
     pub job: StoreJob,

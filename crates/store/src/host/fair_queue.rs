@@ -1,11 +1,11 @@
-//! The reads that wait for a store, in a fair order: start-time fair queueing over jobs on the
-//! store's seconds, and earliest due first inside a job.
+//! The reads that wait for an origin, in a fair order: start-time fair queueing over jobs on the
+//! origin's seconds, and earliest due first inside a job.
 //!
-//! Each job gets a share of the store's time that is proportional to its weight. Neither longer
-//! samples nor more requests give it more. A job without requests loses its share
-//! to the others, and has no claim to it later. Jobs in one order (a *convoy*) are one job for the
-//! queue, with the sum of their weights. The read that is due first in their order is first. So the
-//! job that is furthest behind catches up, and reads of the others find its samples in memory.
+//! Each job gets a share of the origin's time that is proportional to its weight. Neither longer
+//! samples nor more requests give it more. A job without requests loses its share to the others,
+//! and has no claim to it later. Jobs in one order (a *convoy*) are one job for the queue, with the
+//! sum of their weights. The read that is due first in their order is first. So the job that is
+//! furthest behind catches up, and reads of the others find its samples in memory.
 //!
 //! Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996. The price is a tree
 //! operation per read.
@@ -17,10 +17,10 @@ use foreread_types::{SampleKey, Tick};
 
 use super::store_job::StoreJob;
 
-/// The resolution of tags: parts of a unit of the store's time, at weight 1.
+/// The resolution of tags: parts of a unit of the origin's time, at weight 1.
 const TAG_UNITS: u128 = 1 << 20;
 
-/// The reads that wait for one store.
+/// The reads that wait for one origin.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
     members: HashMap<StoreJob, Member>,
@@ -101,7 +101,7 @@ impl FairQueue {
         }
     }
 
-    /// The read that is next, of the job that it returns. `cost` is the time that the store takes
+    /// The read that is next, of the job that it returns. `cost` is the time that the origin takes
     /// for it, in any unit.
     pub(super) fn pop(&mut self, cost: impl FnOnce(SampleKey) -> u64) -> Option<(SampleKey, StoreJob)> {
         let waiting = self.convoys.iter_mut().filter(|(_, convoy)| !convoy.reads.is_empty());

@@ -86,7 +86,7 @@ fn spawn_block(runtime: &Handle, flights: Vec<Flight>, reads: BoxFuture<'static,
 }
 
 /// Starts reads of other nodes, in one task: there are many at once, and each takes little time.
-/// They are not aborted, because they use no turn of a store.
+/// They are not aborted, because they use no turn of an origin.
 fn spawn_of_nodes(runtime: &Handle, reads: Vec<(Flight, ReadFuture)>) {
     let before = IS_STARTING.replace(true);
     let each = reads.into_iter().map(|(flight, read)| async move { flight.complete(read.await) });

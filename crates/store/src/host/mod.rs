@@ -1,4 +1,4 @@
-//! One cache for all jobs of a node: what any of them needs soonest.
+//! One cache for all jobs of a node: it keeps the samples that any of them needs soonest.
 //!
 //! A [`NodeStore`] holds samples in memory, reads absent ones, and decides after each use which
 //! samples stay ([`NextUseCache`]). A sample that several jobs request is read once.
@@ -16,8 +16,8 @@
 //!   orders are made without it.
 //! * *A request waits for its job's first order*, but not for long: a sample that is read before
 //!   its job is known would not stay.
-//! * *Reads of a store wait here*, in a fair order over its jobs ([`FairQueue`](fair_queue)). Only
-//!   as many as it answers at once, and half a second of its limit, are under way.
+//! * *Reads of an origin wait here*, in a fair order over its jobs ([`FairQueue`](fair_queue)).
+//!   Only as many as it answers at once, and half a second of its limit, are under way.
 
 mod counts;
 mod fair_queue;
@@ -80,7 +80,7 @@ impl fmt::Debug for NodeStore {
 
 impl NodeStore {
     /// The memory of a sample. Samples begin at a cache line. The rest is its places in the tables,
-    /// its handle, and what the arena loses.
+    /// its handle, and the arena's loss.
     pub const FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
 
     /// An empty store whose samples take at most `capacity` bytes. It reads on `runtime`.
@@ -147,8 +147,8 @@ impl NodeStore {
         self.0.carry_out(actions);
     }
 
-    /// Changes what a dataset counts relative to others, and its room in memory. Samples above its
-    /// cap leave at once. An unknown dataset changes nothing.
+    /// Changes the weight of a dataset relative to others, and its room in memory. Samples above
+    /// its cap leave at once. An unknown dataset changes nothing.
     pub fn set_dataset(&self, dataset: DatasetId, weight: NonZeroU32, bounds: CacheBounds) {
         let mut actions = Actions::default();
         let mut state = self.0.lock();
@@ -203,7 +203,7 @@ impl NodeStore {
         job
     }
 
-    /// Changes a job's share of the time of the stores that it reads, relative to other jobs.
+    /// Changes a job's share of the time of the origins that it reads, relative to other jobs.
     pub fn set_weight(&self, job: StoreJob, weight: NonZeroU32) {
         let mut state = self.0.lock();
         if let Some(member) = state.jobs.get_mut(&job) {
@@ -264,7 +264,7 @@ impl NodeStore {
         }
     }
 
-    /// What has happened for a job so far. Nothing if it has ended.
+    /// The counts of a job so far. Zero if it has ended.
     pub fn job_counts(&self, job: StoreJob) -> StoreCounts {
         self.0.lock().jobs.get(&job).map(|member| member.counts).unwrap_or_default()
     }
@@ -382,7 +382,7 @@ impl NodeStore {
         self.0.lock().status()
     }
 
-    /// What each job uses of the stores that datasets are read from.
+    /// The use of each origin by each job.
     pub fn origin_uses(&self) -> Vec<OriginUse> {
         self.0.lock().origin_uses()
     }

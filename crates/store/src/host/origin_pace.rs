@@ -1,4 +1,4 @@
-//! How fast reads of storage are, from those that have ended lately.
+//! The speed of reads of storage, measured by the reads that have ended lately.
 
 /// Reads that ended so long ago say nothing of the present, in nanoseconds.
 const RECENT: u64 = 600_000_000_000;
@@ -15,8 +15,8 @@ const SHORT: u64 = WINDOW / 4;
 pub(super) struct OriginPace {
     /// The time from a request to its sample, over about eight reads, and when it was noted.
     wait: Option<(u64, u64)>,
-    /// The time with reads in the present window, the bytes of those that have ended, and when the
-    /// last one did.
+    /// The time with reads in the present window, the bytes of ended reads, and the end of the last
+    /// one.
     window: (u64, u64, u64),
     /// The highest bytes per second of a window lately, and when that was.
     rate: Option<(u64, u64)>,
@@ -74,7 +74,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Guards against this fault: the speed of a store was not known, or too low, while its node
+    /// Guards against this fault: the speed of an origin was not known, or too low, while its node
     /// waited for another one and read nothing. So it waited for seconds.
     #[test]
     // semantics: RANK-18

@@ -1,10 +1,10 @@
-//! One store that datasets are read from: its limits, the reads that wait for it, and the time that
-//! it takes for them.
+//! The queue of one origin: its limits, the reads that wait for it, and the time that it takes for
+//! them.
 //!
-//! The time of a read is its part of the time in which the store was busy: each moment is divided
-//! among the reads under way. So the times of all reads add up to the store's time, whatever the
-//! parallelism. What a read will take is its bytes, times how slow its dataset is in comparison
-//! with all of the store. Where a limit in bytes holds, a read takes its bytes.
+//! The time of a read is its part of the time in which the origin was busy: each moment is divided
+//! among the reads under way. So the times of all reads add up to the origin's time, whatever the
+//! parallelism. The expected time of a read is its bytes, times the slowness of its dataset
+//! relative to all of the origin. Where a limit in bytes holds, a read takes its bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -14,20 +14,20 @@ use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
 use super::fair_queue::FairQueue;
 use super::store_job::{StoreJob, own_convoy};
 
-/// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the
-/// store's latency. What is under way can no longer be reordered.
+/// The bytes of a limit that may be under way: the bytes of this time, in nanoseconds, and of the
+/// origin's latency. Reads under way can no longer be reordered.
 const LIMIT_WINDOW: u64 = 50_000_000;
 
-/// The latency of a store is the lowest one since the last two such times, in nanoseconds.
+/// The latency of an origin is the lowest one since the last two such times, in nanoseconds.
 const LATENCY_PERIOD: u64 = 10_000_000_000;
 
-/// What a request costs in addition to its bytes, in bytes.
+/// The cost of a request in addition to its bytes, in bytes.
 const REQUEST_BYTES: u64 = 4096;
 
 /// Nanoseconds per byte until they are measured: 100 MB/s.
 const FIRST_NS_PER_BYTE: f64 = 10.0;
 
-/// The most by which a dataset counts as slower or faster than its store.
+/// The greatest factor by which a dataset counts as slower or faster than its origin.
 const MOST_SLOWER: f64 = 100.0;
 
 /// Reads over which the time of a byte is averaged.
@@ -36,7 +36,7 @@ const AVERAGED: f64 = 64.0;
 /// A change of the time of a byte by this factor is reported.
 const CHANGED: f64 = 1.5;
 
-/// The most bytes of blocks that are read at once: about as many as a store answers at its
+/// The most bytes of blocks that are read at once: about as many as an origin answers at its
 /// bandwidth. They are in memory twice for a moment.
 const MOST_BLOCK_BYTES: u64 = 64 << 20;
 
@@ -63,7 +63,7 @@ pub(super) struct OriginQueue {
     pub(super) queue: FairQueue,
     reading: KeyMap<ReadUnderWay>,
     reading_bytes: u64,
-    /// Those that are read with another sample.
+    /// Samples that are read with another sample.
     block_bytes: u64,
     /// Samples whose blocks wait for others.
     parked: VecDeque<SampleKey>,
@@ -80,11 +80,11 @@ pub(super) struct OriginQueue {
     members: HashMap<StoreJob, (QueueMember, u64)>,
     /// The bytes that were read for each of them.
     read_bytes: HashMap<StoreJob, u64>,
-    /// The furthest request of a convoy, and the mean length of what it reads.
+    /// The furthest request of a convoy, and the mean length of its reads.
     convoys: HashMap<u64, ConvoyFront>,
 }
 
-/// A job of a store.
+/// A job of an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueMember {
     /// The convoy of its order.
@@ -161,7 +161,7 @@ struct ConvoyFront {
     bytes: u64,
 }
 
-/// The time that a store takes for bytes of a dataset, in the time that it takes for a byte on
+/// The time that an origin takes for bytes of a dataset, in the time that it takes for a byte on
 /// average.
 fn cost(bytes: u64, of_dataset: Option<&ReadSpeed>, all: ReadSpeed) -> u64 {
     let known = of_dataset.filter(|speed| speed.is_known());
@@ -193,7 +193,7 @@ impl OriginQueue {
 
     /// Makes a job a member of the queue, or changes its weight. The jobs of one order have one
     /// `convoy`. A job that is too far behind takes turns by itself: at its request at `due`, a
-    /// cache of `capacity` bytes has lost what the first job has read.
+    /// cache of `capacity` bytes has lost the samples that the first job has read.
     pub(super) fn enter(&mut self, job: StoreJob, member: QueueMember, due: Tick, capacity: u64) {
         let front = self.convoys.entry(member.convoy).or_default();
         front.furthest = front.furthest.max(due);
@@ -234,7 +234,7 @@ impl OriginQueue {
             || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
     }
 
-    /// The bytes that may be under way, if the store has a limit.
+    /// The bytes that may be under way, if the origin has a limit.
     fn most_bytes(&self) -> Option<u64> {
         let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
         let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
@@ -245,7 +245,7 @@ impl OriginQueue {
     pub(super) fn block_turn(&self, bytes: u64, capacity: u64) -> BlockTurn {
         let most = MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
         if self.most_bytes().is_some_and(|most| bytes > most) {
-            // What is under way at once would be more than the limit's share of a moment.
+            // The bytes under way at once would exceed the limit's share of a moment.
             BlockTurn::Never
         } else if self.block_bytes == 0 || self.block_bytes.saturating_add(bytes) <= most {
             BlockTurn::Now
@@ -335,7 +335,8 @@ impl OriginQueue {
         self.busy += passed.checked_div(self.reading.len() as u64).unwrap_or(0);
     }
 
-    /// What a hit of a dataset's samples saves: nanoseconds for the request, and bytes per second.
+    /// The savings by a hit of a dataset's samples: nanoseconds for the request, and bytes per
+    /// second.
     pub(super) fn costs(&self, dataset: DatasetId) -> (u64, u64) {
         let known = self.speeds.get(&dataset).filter(|speed| speed.is_known());
         let ns_per_byte = known.map_or(FIRST_NS_PER_BYTE, |speed| speed.ns_per_byte);

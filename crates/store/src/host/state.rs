@@ -1,7 +1,7 @@
-//! The tables of a store, and what happens to them at a request and at the end of a read.
+//! The tables of a store, and their changes at a request and at the end of a read.
 //!
-//! All of it happens under the store's lock. What takes time or calls other code is collected as
-//! [`Actions`], which follow without the lock.
+//! All of it happens under the store's lock. Work that takes time or calls other code is collected
+//! as [`Actions`], which follow without the lock.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -25,7 +25,7 @@ pub(super) struct StoreState {
     pub(super) cache: NextUseCache,
     pub(super) datasets: Vec<StoreDataset>,
     pub(super) origins: Vec<OriginQueue>,
-    /// Residents that were read. Those that are being read are in `flights`.
+    /// Residents that were read. Samples that are being read are in `flights`.
     pub(super) samples: KeyMap<Bytes>,
     pub(super) flights: KeyMap<SampleFlight>,
     /// Samples on their way to a disk, which requests do not read again.
@@ -95,7 +95,7 @@ pub(super) struct SampleFlight {
     pub(super) is_on_disk: bool,
     /// Whether it is read from another node of the cluster.
     pub(super) is_of_node: bool,
-    /// Whether a disk may keep it. Some jobs announce only what their node should keep.
+    /// Whether a disk may keep it. Some jobs announce only the samples that their node should keep.
     pub(super) is_for_disk: bool,
     /// Whether it is read with another sample of its block, which counts for the origin.
     pub(super) is_in_block: bool,
@@ -117,7 +117,7 @@ pub(super) struct BegunRead {
 /// Where a sample is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadPlace {
-    /// At its store, with this place there.
+    /// At its origin, with this place there.
     Origin(Tick),
     /// On a disk of this node.
     Disk,
@@ -125,7 +125,7 @@ pub(super) enum ReadPlace {
     Node(StoreJob, Tick),
 }
 
-/// What follows a look at the tables, without the lock.
+/// The actions after a change of the tables, without the lock.
 #[derive(Default)]
 pub(super) struct Actions {
     pub(super) ready: Vec<(Answer, Bytes)>,
@@ -146,7 +146,7 @@ impl StoreState {
         })
     }
 
-    /// Decides what happens for one request.
+    /// Decides the action for one request.
     pub(super) fn use_sample(
         &mut self,
         job: StoreJob,
@@ -221,7 +221,7 @@ impl StoreState {
                 };
                 self.flights.insert(key, flight);
                 if let Some(place) = place {
-                    // These have no queue here: they are not what jobs compete for.
+                    // These have no queue here, because jobs do not compete for them.
                     let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
                     actions.reads.push(BegunRead { keys: vec![key], place, reader });
                 }
@@ -238,7 +238,7 @@ impl StoreState {
         }
     }
 
-    /// Where a sample is read that is not in memory, if not at its store.
+    /// The source of a sample that is not in memory, if it is not its origin.
     fn other_place(&self, key: SampleKey, job: StoreJob, due: Tick, is_remote: bool) -> Option<ReadPlace> {
         if self.cache.is_on_disk(key) {
             return Some(ReadPlace::Disk);
@@ -302,7 +302,7 @@ impl StoreState {
             }
             let bytes = |key: SampleKey| datasets[key.dataset.0 as usize].footprints.bytes(key.id);
             let waits = |key: &SampleKey| flights.get(key).is_some_and(|flight| !flight.has_begun);
-            // One that other jobs have brought meanwhile costs nothing.
+            // A sample that other jobs have brought meanwhile costs nothing.
             let Some((key, order, job)) = queue.next_read(now, |key| waits(&key).then(|| bytes(key))) else {
                 continue;
             };
@@ -361,7 +361,7 @@ impl StoreState {
         let others = samples.map(|id| SampleKey::new(key.dataset, SampleId(id)));
         let mut others: Vec<SampleKey> = others.filter(|other| *other != key && is_absent(other)).collect();
         let footprint = |key: &SampleKey| dataset.footprints.bytes(key.id);
-        // A few are read by their extents, and so are those that have no room together. A unit is
+        // A few are read by their extents, and so are samples that have no room together. A unit is
         // decoded as a whole anyway.
         let are_many = 2 * (others.len() as u64 + 1) >= length;
         let new: u64 = others.iter().filter(|other| !self.cache.contains(**other)).map(footprint).sum();
@@ -422,7 +422,7 @@ impl StoreState {
         }
     }
 
-    /// Applies what a hit of a dataset saves.
+    /// Applies the savings by a hit of a dataset.
     pub(super) fn set_costs(&mut self, dataset: DatasetId) {
         let Some(there) = self.datasets.get(dataset.0 as usize) else { return };
         let (latency, rate) = self.origins[there.origin].costs(dataset);

@@ -95,7 +95,7 @@ impl StoreState {
         states.collect()
     }
 
-    /// What the expected hit shares follow from.
+    /// The inputs of the expected hit shares.
     pub(super) fn order_paces(&self) -> OrderPaces {
         let mut orders = OrderPaces::default();
         for (job, member) in &self.jobs {
@@ -106,7 +106,8 @@ impl StoreState {
                 of.bytes = self.footprint(dataset);
                 let order = of.orders.entry(member.convoy).or_default();
                 (order.fastest, order.jobs) = (order.fastest.max(pace), order.jobs + 1.0);
-                // A job's present dataset is the one that it has begun last; its others have ended.
+                // A job's present dataset is the last dataset that it has begun. Its others have
+                // ended.
                 orders.jobs.insert(*job, (dataset, member.convoy));
             }
         }
@@ -139,7 +140,7 @@ pub(super) struct OrderPaces {
 struct DatasetPaces {
     /// The part that is in memory.
     held: f64,
-    /// What all of it takes there.
+    /// The bytes of all of it there.
     bytes: u64,
     /// By convoy.
     orders: BTreeMap<u64, OrderPace>,
@@ -167,7 +168,7 @@ impl DatasetPaces {
 }
 
 impl OrderPaces {
-    /// Sets the expected hit shares of jobs, and what more memory would save.
+    /// Sets the expected hit shares of jobs, and the savings of more memory.
     pub(super) fn expect(&self, status: &mut StoreStatus) {
         let misses: BTreeMap<DatasetId, f64> =
             self.datasets.iter().map(|(dataset, of)| (*dataset, of.miss(0.0))).collect();

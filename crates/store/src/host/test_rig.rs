@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::*;
 
 pub(super) const LENGTH: u64 = 1000;
-/// What a sample takes.
+/// The bytes that a sample takes.
 pub(super) const TAKEN: u64 = NodeStore::FOOTPRINT.of(LENGTH);
 
 /// An origin that counts its reads. Samples begin with their id.

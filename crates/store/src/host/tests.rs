@@ -69,7 +69,7 @@ fn samples_that_a_rank_owns_stay_for_the_ranks_that_it_serves() {
     let rig = Rig::new(100, 40, 1 << 20);
     let job = rig.store.add_job(true);
     let owned = |id: u64| id < 40;
-    // The rank itself and one that it serves: each uses every second sample.
+    // The rank itself and a rank that it serves: each uses every second sample.
     let announce = |epoch| {
         let announced = |id| if owned(id) { SampleId(id) } else { EpochUses::HOLE };
         let ids = order(100, 7, epoch).into_iter().map(announced);
@@ -136,7 +136,7 @@ fn requests_wait_for_the_first_order() {
     assert!(received.try_recv().is_err() && rig.origin.reads() == 0);
     rig.announce(job, 0, &[1, 2, 3]);
     assert_eq!(received.iter().count(), 3);
-    // A job that leaves drops what it has requested.
+    // A job that leaves drops its requests.
     let leaving = rig.store.add_job(true);
     let received = rig.request(leaving, 0, &[4]);
     rig.store.end_job(leaving);
@@ -292,8 +292,8 @@ fn read_that_waits_ends_with_its_only_job() {
     rig.origin.gate.add_permits(100);
     assert_eq!(joined.iter().filter(|(_, received)| received.is_ok()).count(), 2);
     until("all reads end", || rig.store.status().reading == 0);
-    // Reads of the first job that had begun may have ended in time. Those that waited are not
-    // residents.
+    // Reads of the first job that had begun may have ended in time. Samples of waiting reads are
+    // not residents.
     let status = rig.store.status();
     assert!(status.samples <= 4 && status.held_bytes == status.samples * TAKEN, "{status:?}");
     rig.get(second, 0, &(0..100).collect::<Vec<_>>());
@@ -357,7 +357,7 @@ fn first_use_reads_its_block_into_free_room() {
 #[test]
 // semantics: AGENT-27
 fn blocks_are_not_read_for_room_that_others_need() {
-    // A second job would evict what the first one has not used.
+    // A second job would evict samples that the first one has not used.
     let rig = Rig::new(400, 200, 1 << 20);
     rig.origin.block.store(20, Ordering::Relaxed);
     let jobs = [rig.store.add_job(true), rig.store.add_job(true)];
@@ -370,7 +370,7 @@ fn blocks_are_not_read_for_room_that_others_need() {
     (5..40).for_each(|at| rig.get(jobs[0], at * 10, &ids[at as usize * 10..][..10]));
     let blocks = rig.origin.block_reads.lock().unwrap().clone();
     assert!((3..=9).contains(&blocks.len()) && rig.origin.reads() <= 400, "{blocks:?}");
-    // What stays of a few others is read alone.
+    // A few samples of other blocks that stay are read alone.
     assert!(blocks.iter().all(|samples| *samples >= 10), "{blocks:?}");
 }
 
@@ -401,7 +401,7 @@ fn block_of_a_job_that_ends_serves_others() {
     assert_eq!(rig.store.status().samples, 20);
 }
 
-/// One slow block kept all reads of its store from beginning, also those of other datasets.
+/// One slow block kept all reads of its origin from beginning, also those of other datasets.
 #[test]
 fn other_reads_begin_while_a_block_is_slow() {
     let rig = Rig::new(400, 1200, 0);

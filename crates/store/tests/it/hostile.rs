@@ -87,7 +87,7 @@ fn malformed_message_ends_only_its_connection() {
         record(3, &[0, 0, 0, 0, 9, 0, b'x']), // with a truncated name
         record(1, &[0; 23]),                  // a truncated request
         request(5)[..27].to_vec(),
-        record(16, &[1; 4]), // what only servers send
+        record(16, &[1; 4]), // only servers send this
         record(99, &[]),
     ];
     for case in cases {

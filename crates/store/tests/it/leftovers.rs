@@ -81,9 +81,9 @@ fn fifty_restarts_leave_nothing() {
 
 /// Forks, runs `child` in the child, and returns its exit status.
 fn in_child(child: impl FnOnce()) -> i32 {
-    // SAFETY: after a fork of a process with several threads the child may do only what needs no
-    // lock that another thread held. These tests are about that: the child does what workers do
-    // right after a fork (glibc keeps its own allocator usable there). It ends by `_exit`, so that
+    // SAFETY: after a fork of a process with several threads the child must need no lock that
+    // another thread held. These tests are about that: the child does the same as workers right
+    // after a fork (glibc keeps its own allocator usable there). It ends by `_exit`, so that
     // nothing of the parent's is run twice.
     match unsafe { libc::fork() } {
         0 => {

@@ -38,9 +38,9 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that reads from a cache allocate at most what readers charge for them.
-/// Samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
-/// The program must do nothing else meanwhile.
+/// Checks that reads from a cache allocate at most the bytes that readers charge for them. Samples
+/// in memory must allocate nothing. `live` returns the bytes that this program has in use. The
+/// program must do nothing else meanwhile.
 ///
 /// # Panics
 /// If reads allocate more.

@@ -16,7 +16,8 @@ use std::ops::Range;
 /// of the page cache).
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Extents that are tried for a larger alignment before one that fits in any case.
+/// The number of extents that are tried for a larger alignment before an extent that fits in any
+/// case.
 const TRIES: usize = 16;
 
 /// Free extents. All addresses and lengths are multiples of [`CACHE_LINE`].

@@ -1,6 +1,6 @@
 //! Regions of other processes' shared memory that this process has mapped, and can pass on.
 //!
-//! A job maps the memory of its node's agent, and its worker processes map what the job has. With
+//! A job maps the memory of its node's agent, and its worker processes map the job's memory. With
 //! the agent's own descriptor, a worker maps the agent's memory itself: no sample is copied on its
 //! way.
 //!

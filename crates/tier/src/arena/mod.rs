@@ -30,7 +30,7 @@
 //!   [files in memory](shared_region) then. The price is small pages, because the kernel seldom has
 //!   huge ones for files: fresh memory for 110 KB takes 60 us. Regions that exist stay as they are.
 //!
-//! A forked child may drop buffers of its parent. It may read those that the parent allocated
+//! A forked child may drop buffers of its parent. It may read buffers that the parent allocated
 //! before `share`. It does not have the memory of the others, and reading them ends it. It gets its
 //! own buffers from the program's allocator, or from an arena of its own.
 
@@ -107,8 +107,8 @@ impl ArenaBuffers {
         self.0.all().map(|pool| pool.in_use()).sum()
     }
 
-    /// Bytes of pages that hold memory: those of buffers, and what is between and after them. Zero
-    /// in a forked child.
+    /// Bytes of pages that hold memory: buffers, and the space between and after them. Zero in a
+    /// forked child.
     pub fn resident(&self) -> usize {
         self.0.all().map(|pool| pool.resident()).sum()
     }

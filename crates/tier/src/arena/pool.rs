@@ -40,7 +40,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(1);
 /// Without a timer, idle memory goes back this late.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// What the pools of an arena share.
+/// The state that the pools of an arena share.
 #[derive(Debug, Default)]
 pub(super) struct IdleMemory {
     /// How much idle memory and buffers may exceed the most buffers so far, in bytes.

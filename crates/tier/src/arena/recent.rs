@@ -1,7 +1,7 @@
 //! Buffers that were dropped last, for the next ones of about their length.
 //!
 //! Their memory is still in the processor's caches. A read into other parts of the arena costs a
-//! fifth more. They are not joined with free neighbours. So they are few, and those that stay
+//! fifth more. They are not joined with free neighbours. So they are few, and extents that stay
 //! unused go back into the tables.
 
 /// The most buffers.
@@ -29,7 +29,7 @@ impl RecentBuffers {
         self.bytes
     }
 
-    /// Takes the last one that has `length` bytes, and at most an eighth more, at a multiple of
+    /// Takes the last extent with `length` bytes, and at most an eighth more, at a multiple of
     /// `align`.
     pub(super) fn take(&mut self, length: usize, align: usize) -> Option<(usize, usize)> {
         let fits = |&(address, found): &(usize, usize)| {
@@ -42,7 +42,7 @@ impl RecentBuffers {
         Some((address, length))
     }
 
-    /// Adds one. `oldest` gets those that there is no place for.
+    /// Adds an extent. `oldest` gets extents without a place.
     pub(super) fn add(&mut self, address: usize, length: usize, mut oldest: impl FnMut(usize, usize)) {
         self.buffers.push((address, length));
         self.bytes += length;

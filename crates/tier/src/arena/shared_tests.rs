@@ -292,7 +292,7 @@ fn limits_of_the_process_prevent_shared_regions() {
     }));
 }
 
-/// Once regions are shared, one that cannot be is private.
+/// Once regions are shared, a region that cannot be shared is private.
 #[test]
 fn region_is_private_where_none_can_be_shared() {
     assert!(forked(|| {

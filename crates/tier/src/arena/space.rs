@@ -1,6 +1,6 @@
 //! The address space of an arena: its regions, and which of their pages are in use.
 //!
-//! A page here is what goes back to the kernel at once: a huge page, or less in regions that have
+//! A page here is the unit that goes back to the kernel: a huge page, or less in regions that have
 //! small ones. A page without a buffer is *idle* while it holds physical memory. Idle pages are
 //! given back in the order in which they became idle, neighbours together. A page that is reused
 //! meanwhile leaves that order. A region without buffers and without idle pages is given back as a
@@ -107,7 +107,7 @@ impl<M> Space<M> {
         self.idle_bytes
     }
 
-    /// Bytes of pages that hold memory: those of buffers, what is between them, and idle ones.
+    /// Bytes of pages that hold memory: buffers, the space between them, and idle pages.
     pub(super) fn resident(&self) -> usize {
         self.resident
     }

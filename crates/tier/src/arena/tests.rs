@@ -179,8 +179,8 @@ async fn without_a_timer_later_buffers_give_memory_back() {
     assert!(buffers.idle() <= HUGE_PAGE, "{} bytes are idle", buffers.idle());
 }
 
-/// Runs `child` in a forked child. Returns whether it returned true. One that waits for a lock of
-/// its parent's threads ends after a while.
+/// Runs `child` in a forked child. Returns whether it returned true. A child that waits for a lock
+/// of its parent's threads ends after a while.
 pub(super) fn forked(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs only `child` and ends without unwinding or running exit handlers.
     match unsafe { libc::fork() } {

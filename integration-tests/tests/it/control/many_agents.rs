@@ -107,7 +107,7 @@ async fn report_on_a_connection(
     }
 }
 
-/// What an agent with two jobs reports.
+/// The report of an agent with two jobs.
 fn report_of(number: usize) -> Value {
     let job = |name: &str| {
         json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,

@@ -113,7 +113,7 @@ fn killed_node_costs_reads_and_no_sample() {
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
     }
     cluster.await_sharing(&["n1", "n2"]);
-    // The others keep what it has kept, a third of the samples. Gaps in their memory cost some.
+    // The others keep the samples that it has kept, a third of all. Gaps in their memory cost some.
     until("an epoch reads a fifth of the samples at most", || {
         let before = cluster.store.requests().get;
         run(&mut cluster.job("n2", "b", &["--epochs", "1"])).json();
@@ -143,7 +143,7 @@ fn owner_with_slow_storage_is_not_waited_for() {
 // semantics: CONTROL-10
 fn warm_on_one_node_reads_what_is_owned_there() {
     let cluster = Cluster::sharing(&["n1", "n2"], 1200);
-    // Second copies are not what is to be filled.
+    // Second copies are not part of the samples to fill.
     let job = Running::start(cluster.job("n1", "a", &["--epochs", "1", "--compute-ms", "40"]));
     until("half of an epoch has passed", || uses_and_reads(&cluster.look("n1")).0 > 500);
     drop(job);
@@ -226,7 +226,7 @@ fn ranks_of_several_nodes_have_one_cache() {
     }
 }
 
-/// What nearest next use over the whole cluster reads of each use, by the simulator.
+/// The part of uses that nearest next use over the whole cluster reads, by the simulator.
 fn simulated(samples: u64, jobs: usize, cache: f64) -> f64 {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let paces = vec!["1"; jobs].join(", ");

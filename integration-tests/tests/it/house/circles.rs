@@ -44,7 +44,7 @@ fn length_of_item(tokens: &[&str]) -> usize {
     end.map_or(tokens.len(), |end| end + 1)
 }
 
-/// What the files of a package import and name. A file is written as its module, `crate::a::b`.
+/// The imports and names in the files of a package. A file is written as its module, `crate::a::b`.
 #[derive(Default)]
 struct Names {
     /// The imported names of each file, with their paths.
@@ -117,7 +117,7 @@ impl Names {
         at + 1 + usize::from(tokens.get(at + 1) == Some(&","))
     }
 
-    /// The file that defines what a path in `file` names, or that re-exports it from another
+    /// The file that defines the item of a path in `file` names, or that re-exports it from another
     /// package. `None` if that is outside of this package.
     fn target(&self, file: &str, path: &str, steps: u32) -> Option<String> {
         let (mut at, names): (_, Vec<&str>) = (file.to_owned(), path.split("::").collect());

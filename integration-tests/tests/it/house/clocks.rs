@@ -1,8 +1,8 @@
 //! Tests do not read the real clock.
 //!
 //! A sleep that is long enough on one machine is too short on a busy one, and too long on all
-//! others. So tests wait for what the product shows, by `foreread_tier_testing::until`, or run on
-//! simulated time. The exceptions stand here, with the reason.
+//! others. So tests wait for a state that the product shows, by `foreread_tier_testing::until`, or
+//! run on simulated time. The exceptions stand here, with the reason.
 
 use std::fs;
 

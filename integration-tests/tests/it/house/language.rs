@@ -7,8 +7,10 @@ use super::{EVERYTHING, sources};
 
 const MAX_WORDS: usize = 25;
 
-/// Words with a plainer form, such as detected, requested, no caller, next to, continues.
-const BANNED: &str = "told|said|asked|nobody|somebody|whoever|beside|goes on|go on|puts up with|broken off";
+/// Words with a plainer form, such as detected, requested, no caller, next to, continues. And
+/// pronouns in place of a noun: write "the leases of an agent" and "the copies that fit".
+const BANNED: &str = "told|said|asked|nobody|somebody|whoever|beside|goes on|go on|puts up with|broken off|\
+                      what|those that|those which|those who|one that|ones that";
 
 /// The sentences of a file's comments, each with the line on which its paragraph begins. Examples,
 /// tables and headings are left out, and each span of code counts as one word.

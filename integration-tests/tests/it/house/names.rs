@@ -112,10 +112,10 @@ const TEXTS: [&str; 4] = [
     "crates/python/python/foreread/_native.pyi",
 ];
 
-/// Those that name only samplers.
+/// The texts that name only samplers.
 const SAMPLER_TEXTS: [&str; 1] = ["docs/planning.md"];
 
-/// Those that name only formats.
+/// The texts that name only formats.
 const FORMAT_TEXTS: [&str; 1] = ["crates/python/src/catalog.rs"];
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::{lines_before_tests, sources};
 
-/// What only users of the command see, and the reason.
+/// Texts that only users of the command see, and the reason.
 const COMMAND_ONLY: &[(&str, &str)] = &[
     ("crates/cli/", "the command itself"),
     ("crates/agent/", "an agent is started by the command, and its operator reads its messages"),

@@ -30,7 +30,7 @@ pub struct Gateway {
     log: String,
     /// May do everything.
     pub full: GatewayUser,
-    /// May do what buckets allow.
+    /// May do the actions that buckets allow.
     pub reader: GatewayUser,
 }
 

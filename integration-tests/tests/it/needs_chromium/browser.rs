@@ -93,7 +93,7 @@ impl Browser {
         }
     }
 
-    /// Exceptions, and what the page was refused, since the start.
+    /// Exceptions, and refused requests of the page, since the start.
     pub fn errors(&self) -> Vec<String> {
         self.errors.clone()
     }

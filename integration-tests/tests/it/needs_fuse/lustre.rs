@@ -110,7 +110,7 @@ fn hung_servers_that_recover_cost_time_only() {
     HUNG.into_iter().for_each(|ost| stand_in.hang(ost));
     let ranks = job.all();
     let (began, mut most) = (Instant::now(), vec![0; 8]);
-    // Longer than a rank waits for another one that announces nothing.
+    // Longer than a rank waits for another rank that announces nothing.
     until("a minute has passed", || {
         for (most, now) in most.iter_mut().zip(waiting(&stand_in, &ranks, HUNG)) {
             *most = now.max(*most);

@@ -1,4 +1,4 @@
-//! Unchanged programs over a file system on a server: what its storage is read for.
+//! Unchanged programs over a file system on a server: the reads of its storage.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -67,7 +67,7 @@ fn at_once(mounted: &Mounted, times: usize) -> String {
     vec![epoch; times].join("; ")
 }
 
-/// What a program prints without copies.
+/// The output of a program without copies.
 fn plain(script: &str) -> String {
     String::from_utf8(Command::new("sh").args(["-c", script]).output().unwrap().stdout).unwrap()
 }
@@ -207,7 +207,7 @@ fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> [f64; 2] {
     shares
 }
 
-/// Epochs in orders that no one has announced, with memory for half of the files.
+/// Epochs in unannounced orders, with memory for half of the files.
 #[test]
 #[ignore = "needs FUSE"]
 // semantics: FILES-1
@@ -216,7 +216,7 @@ fn unknown_orders_are_served_by_files_read_ahead() {
     assert!(shares[0] >= 0.75 && shares[1] <= 0.54, "{shares:?}");
 }
 
-/// Epochs of `DistributedSampler` with a usual seed, which no one has announced.
+/// Epochs of `DistributedSampler` with a usual seed, in unannounced orders.
 #[test]
 #[ignore = "needs FUSE"]
 // semantics: FILES-9

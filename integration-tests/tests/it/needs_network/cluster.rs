@@ -97,7 +97,7 @@ impl Machines {
         run(command.arg(self.path("control/control.sock"))).ok();
     }
 
-    /// What an agent shows. `None` if it does not serve yet.
+    /// The status of an agent. `None` if it does not serve yet.
     fn agent(&self, node: usize) -> Option<Value> {
         let socket = self.path(&format!("agent{node}/node.sock"));
         let answer = Client::connect(&socket.display().to_string()).ok()?.call(STATUS, b"").ok()?;
@@ -145,7 +145,7 @@ impl Drop for Machines {
     }
 }
 
-/// How far parts are from what they should be, as a part of it.
+/// The relative error of parts.
 fn furthest(jobs: &[[f64; 2]], expected: [f64; 2]) -> f64 {
     let parts = jobs.iter().flat_map(|of| [0, 1].map(|at| (of[at] / expected[at] - 1.0).abs()));
     parts.fold(0.0, f64::max)
@@ -165,7 +165,7 @@ fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
         };
         all.len() == NODES && all.iter().all(read)
     });
-    // Sixteen jobs: each heavy one has three times what a light one has.
+    // Sixteen jobs: each heavy job has three times the rate of a light one.
     let (light, heavy) = (1.0 / 32.0, 3.0 / 32.0);
     let have = |machines: &Machines, expected| {
         furthest(&machines.rates(Duration::from_millis(500)).1, expected) < if is_soak { 0.1 } else { 0.3 }

@@ -34,8 +34,8 @@ fn linked_caches_of_two_nodes_read_the_lower_bound() {
     }
 }
 
-/// The node's other rank reads storage without a cache, and each rank of the other node reads what
-/// the node had.
+/// The node's other rank reads storage without a cache, and each rank of the other node reads the
+/// samples that the node had.
 #[test]
 #[ignore = "needs network namespaces"]
 // semantics: RANK-16, RANK-39
@@ -50,7 +50,8 @@ fn killed_host_of_a_node_costs_reads_only() {
     network.run(4, &format!("{MEMBERS}{script}"));
     let read: u64 = [0, 1, 3].map(|rank| number(&network.report(rank), "/origin_bytes")).iter().sum();
     let bytes = 40_000 * 1500;
-    // Of each remaining epoch, a quarter by the rank without a cache, and half of what it had had.
+    // Of each remaining epoch, a quarter by the rank without a cache, and half of its earlier
+    // samples.
     assert!(read <= BOUND + 4 * (bytes / 4 + bytes * 3 / 20) + bytes / 20, "{read}");
     network.assert_delivered(&[0, 1, 3]);
 }

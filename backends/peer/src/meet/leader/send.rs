@@ -9,7 +9,7 @@ use super::super::messages::{Hello, MeetMessage, key};
 use super::super::shared_catalog::{self, SharedCatalog};
 use super::Leader;
 
-/// The session of an admitted rank: what was requested and sent on its connection.
+/// The session of an admitted rank: the requests and the messages sent on its connection.
 #[derive(Debug)]
 pub(crate) struct FollowerSession {
     pub(crate) session: RankSession,

@@ -13,7 +13,7 @@ use super::{Event, LeaderProcess, MemberProcess, World};
 /// The relay timeout for a deadline of 30 s.
 const RELAY_SILENCE: Duration = Duration::from_secs(10);
 
-/// The catalogs of a leader: one that it has listed, and one in a file.
+/// The catalogs of a leader: a listed one, and one in a file.
 pub(super) fn bulks(leader: usize) -> Vec<SharedCatalog> {
     let file = content(leader, 1);
     vec![SharedCatalog::needed(content(leader, 0)), SharedCatalog::on_request(9, move || Ok(file.clone()))]
@@ -33,7 +33,7 @@ impl World {
         self.scheduler.between(Duration::from_millis(1), Duration::from_millis(30))
     }
 
-    /// Fetches what a member needs, as far as possible. Returns whether it has all.
+    /// Fetches the catalogs that a member needs, as far as possible. Returns whether it has all.
     pub(super) fn get_catalogs(&mut self, member: usize) -> bool {
         let now = self.now();
         let rank = self.rank(member);
@@ -132,7 +132,7 @@ impl World {
         self.serve_visitors(relay);
     }
 
-    /// Relays what is due.
+    /// Relays the catalogs that are due.
     fn serve_visitors(&mut self, relay: usize) {
         let (offers, visitors) = (&self.members[relay].offers, &self.members[relay].visitors);
         let due = visitors.iter().find_map(|(visitor, [requested, sent])| {

@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Limits on what faults may cost: without faults, with lost connections alone, and with short
+    /// Limits on the cost of faults: without faults, with lost connections alone, and with short
     /// faults.
     pub(super) fn check_costs(&self, seed: u64, are_none: bool, are_losses: bool, are_short: bool) {
         if are_none || are_losses || are_short {

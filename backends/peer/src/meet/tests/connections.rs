@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::super::members::RECONNECT_TIMEOUT;
 use super::super::messages::MeetMessage;
-use super::{Event, Link, SECOND, World};
+use super::{Event, MemberLink, SECOND, World};
 
 impl World {
     pub(super) fn send(&mut self, link: usize, up: bool, message: MeetMessage, bulk: Bytes) {
@@ -51,7 +51,7 @@ impl World {
         // An end at one side closes it there, which the other side detects.
         self.close(link, up);
         let now = self.now();
-        let Link { leader, member, .. } = self.links[link];
+        let MemberLink { leader, member, .. } = self.links[link];
         if !up {
             let process = &mut self.members[member];
             if process.link == Some(link) && process.is_alive {

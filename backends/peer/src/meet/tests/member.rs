@@ -10,7 +10,7 @@ use super::super::dial::DialError;
 use super::super::follower::FollowerEvent;
 use super::super::messages::MeetMessage;
 use super::super::waiting::WaitDeadline;
-use super::{END, Event, Link, SECOND, SHUTDOWN_TIMEOUT, Who, World, step, words};
+use super::{END, Event, MemberLink, SECOND, SHUTDOWN_TIMEOUT, Who, World, step, words};
 
 impl World {
     pub(super) fn redial(&mut self, member: usize) {
@@ -39,7 +39,7 @@ impl World {
         process.follower.reached();
         let leader = listening[self.scheduler.below(listening.len() as u64) as usize];
         let (open, last, held) = ([true; 2], [self.scheduler.now(); 2], Default::default());
-        self.links.push(Link { leader, member, follower: None, open, last, held, is_lost: false });
+        self.links.push(MemberLink { leader, member, follower: None, open, last, held, is_lost: false });
         let link = self.links.len() - 1;
         let process = &mut self.members[member];
         process.link = Some(link);

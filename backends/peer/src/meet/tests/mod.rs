@@ -132,7 +132,7 @@ enum Disturbance {
 }
 
 /// A connection of a member to a leader.
-struct Link {
+struct MemberLink {
     leader: usize,
     member: usize,
     follower: Option<FollowerSession>,
@@ -198,8 +198,8 @@ struct MemberProcess {
     /// It waits for the relay of its node.
     at_relay: bool,
     offers: RelayOffers,
-    /// The members that have connected to it as their relay, with what each has requested and
-    /// received.
+    /// The members that have connected to it as their relay, with the requested and received
+    /// catalogs of each.
     visitors: BTreeMap<usize, [BTreeSet<usize>; 2]>,
     is_done: bool,
     /// It has sent this on its connection.
@@ -213,7 +213,7 @@ struct World {
     size: u32,
     leaders: Vec<LeaderProcess>,
     members: Vec<MemberProcess>,
-    links: Vec<Link>,
+    links: Vec<MemberLink>,
     /// By rank: the cut directions, to the leader first.
     cuts: BTreeMap<u32, [bool; 2]>,
     /// The faults so far.
@@ -402,7 +402,7 @@ impl World {
             Event::Passed { visitor, .. } | Event::RelaySilent { visitor } => Some(Who::Member(*visitor)),
             Event::Check { leader, .. } => Some(Who::Leader(*leader)),
             Event::Message { link, up, .. } | Event::Closed { link, up } | Event::Silent { link, up } => {
-                let Link { leader, member, .. } = self.links[*link];
+                let MemberLink { leader, member, .. } = self.links[*link];
                 Some(if *up { Who::Leader(leader) } else { Who::Member(member) })
             }
             _ => None,

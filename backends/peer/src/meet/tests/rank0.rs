@@ -52,8 +52,9 @@ impl World {
         self.close(link, true);
     }
 
-    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver). Sends what is due
-    /// on the connection whose task was woken, and on all if the leader has published something.
+    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver). Sends the
+    /// messages that are due on the connection whose task was woken, and on all if the leader has
+    /// published something.
     pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// Sends what is due on a connection.
+    /// Sends the messages that are due on a connection.
     fn send_all(&mut self, link: usize) {
         let leader = self.links[link].leader;
         while let Some(mut follower) = self.links[link].follower.take() {

@@ -1,4 +1,4 @@
-//! How ranks connect, and what happens to a lost connection.
+//! The connections of ranks, and the handling of lost connections.
 
 use super::*;
 

@@ -60,7 +60,8 @@ impl World {
                 let budget = Rc::new(Cell::new(self.budget));
                 let node = &mut self.nodes[rank];
                 (node.alive, node.run, node.budget) = (true, run, budget);
-                node.links = (0..ranks).filter(|to| *to != rank).map(|to| (to, Link::new(to))).collect();
+                node.links =
+                    (0..ranks).filter(|to| *to != rank).map(|to| (to, SimulatedLink::new(to))).collect();
                 // The trainer of another run is not checked.
                 if run == RUN {
                     self.work_soon(rank, Work::Train);

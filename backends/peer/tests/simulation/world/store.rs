@@ -67,9 +67,9 @@ impl World {
             let request = link.requests;
             let sample_request = |used: &usize| {
                 let sample = node.order[*used];
-                SampleRequest { key: key(sample), due: Tick(*used as u64), length: length(sample) }
+                RequestedSample { key: key(sample), due: Tick(*used as u64), length: length(sample) }
             };
-            let sample_requests: Vec<SampleRequest> = passed.iter().map(sample_request).collect();
+            let sample_requests: Vec<RequestedSample> = passed.iter().map(sample_request).collect();
             link.epochs.insert(request, link.breaker.3);
             link.batches.insert(request, passed.iter().map(|used| (*used, false)).collect());
             match link.state {

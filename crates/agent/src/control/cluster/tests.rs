@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use foreread_host::held_leases::HeldLeases;
 
 use super::super::intervals::REPORT_INTERVAL;
-use super::super::messages::StoreDemand;
+use super::super::messages::OriginDemand;
 use super::super::tokens::DEFAULT_NAME;
 use super::*;
 
-const STORE: &str = "s3://bucket";
+const ORIGIN: &str = "s3://bucket";
 const LIMIT: u64 = 200_000_000;
 const STEP: Duration = Duration::from_millis(20);
 
@@ -19,7 +19,7 @@ const STEP: Duration = Duration::from_millis(20);
 struct SimulatedAgent {
     user: &'static str,
     node: String,
-    /// What the control process calls it.
+    /// Its name at the control process.
     name: String,
     held: HeldLeases,
     connection: Option<u64>,
@@ -30,7 +30,7 @@ struct SimulatedAgent {
     number: u64,
     applied: u64,
     notes: Option<ClusterNotes>,
-    /// What its job wants. `Some(0)`: it has none.
+    /// The rate that its job wants. `Some(0)`: it has no job.
     wanted: Option<u64>,
     is_cut: bool,
 }
@@ -43,7 +43,7 @@ enum Message {
     Notes(ClusterNotes),
 }
 
-/// What happens at a time.
+/// An event of the simulation.
 #[derive(Clone, Debug)]
 enum Event {
     Cut(usize),
@@ -71,10 +71,10 @@ fn policy(changes: &[&str]) -> Policy {
     policy
 }
 
-/// What is there after a restart.
+/// The policy after a restart.
 fn policy_file() -> Policy {
     let mut policy = Policy::new(CLUSTER_WORDS);
-    policy.set_text(&format!("limit@{STORE}={LIMIT}"), PolicySource::File).unwrap();
+    policy.set_text(&format!("limit@{ORIGIN}={LIMIT}"), PolicySource::File).unwrap();
     policy
 }
 
@@ -109,15 +109,16 @@ impl Simulation {
             Event::Cut(at) => self.agents[at % count].is_cut = true,
             Event::Heal(at) => self.agents[at % count].is_cut = false,
             Event::Want(at, wanted) => self.agents[at % count].wanted = wanted,
-            // What was given a moment ago may not be in anybody's notes.
+            // Leases of the last moment may be in no agent's notes.
             Event::Restart
                 if self.agents.iter().all(|agent| agent.notes.as_ref() != Some(&self.cluster.notes)) => {}
             Event::Restart => {
-                // The file of its policy is there. What was set is not.
+                // The policy file is still there. Values that were set at run time are lost.
                 self.cluster = Cluster::new(policy_file());
                 self.agents.iter_mut().for_each(|agent| agent.connection = None);
                 self.under_way.clear();
-                // One that has the last notes is reached. Otherwise the others are not known.
+                // An agent with the last notes connects first. Otherwise the other agents are
+                // unknown.
                 let version = |agent: &SimulatedAgent| agent.notes.as_ref().map(|notes| notes.version);
                 let is_cut = |at: &usize| self.agents[*at].is_cut;
                 let last = (0..count).max_by_key(|at| (version(&self.agents[*at]), !is_cut(at))).unwrap();
@@ -196,11 +197,11 @@ impl Simulation {
                 agent.number += 1;
                 agent.reported = now;
                 agent.sent.insert(agent.number, now);
-                let demand = StoreDemand {
-                    store: STORE.into(),
+                let demand = OriginDemand {
+                    store: ORIGIN.into(),
                     weight: 1,
                     wanted: agent.wanted,
-                    ..StoreDemand::default()
+                    ..OriginDemand::default()
                 };
                 let report = Report {
                     number: agent.number,
@@ -228,9 +229,9 @@ impl Simulation {
         }
     }
 
-    /// What all agents may read now.
+    /// The rate that all agents together may read now.
     fn total(&self) -> u64 {
-        self.agents.iter().map(|agent| agent.held.limit(STORE, self.now).unwrap_or(0)).sum()
+        self.agents.iter().map(|agent| agent.held.limit(ORIGIN, self.now).unwrap_or(0)).sum()
     }
 
     fn run(&mut self, seconds: u64) -> u64 {
@@ -279,7 +280,7 @@ proptest! {
         simulation.run(20);
         prop_assert!(simulation.total() > LIMIT / 100 * 97, "{} of {LIMIT}", simulation.total());
         let shares: Vec<u64> =
-            simulation.agents.iter().map(|agent| agent.held.limit(STORE, simulation.now).unwrap()).collect();
+            simulation.agents.iter().map(|agent| agent.held.limit(ORIGIN, simulation.now).unwrap()).collect();
         let fair = LIMIT / shares.len() as u64;
         prop_assert!(shares.iter().all(|share| share.abs_diff(fair) < fair / 20), "{shares:?}");
     }
@@ -292,9 +293,10 @@ fn absent_agents_have_a_part_reserved_until_forgotten() {
     simulation.run(5);
     (0..4).for_each(|at| simulation.agents[at].is_cut = true);
     assert!(simulation.run(20) <= LIMIT / 100 * 102 + 8);
-    let of =
-        |simulation: &Simulation, at: usize| simulation.agents[at].held.limit(STORE, simulation.now).unwrap();
-    // Those that are gone read an eighth each, and so do those that are there.
+    let of = |simulation: &Simulation, at: usize| {
+        simulation.agents[at].held.limit(ORIGIN, simulation.now).unwrap()
+    };
+    // Disconnected agents read an eighth each, and so do connected agents.
     assert!(
         (0..8).all(|at| of(&simulation, at).abs_diff(LIMIT / 8) < LIMIT / 800),
         "{:?}",
@@ -327,9 +329,10 @@ fn restarted_process_knows_all_in_two_seconds() {
         simulation.step();
         least = least.min(simulation.total());
     }
-    // None had less meanwhile, and what was set is in force. The absent agent is not forgotten.
+    // No agent had less meanwhile, and the values that were set are in force. The absent agent is
+    // not forgotten.
     assert!(least >= before / 100 * 99, "{least} of {before}");
-    assert_eq!(simulation.cluster.policy().find("limit", STORE), Some(LIMIT));
+    assert_eq!(simulation.cluster.policy().find("limit", ORIGIN), Some(LIMIT));
     assert_eq!(simulation.cluster.policy().find("drain", "n2"), Some(1));
     assert_eq!(simulation.cluster.nodes().len(), 6);
     assert!(simulation.run(20) <= LIMIT / 100 * 102 + 8);
@@ -340,7 +343,7 @@ fn restarted_process_knows_all_in_two_seconds() {
 // semantics: CONTROL-2
 fn first_process_gives_nothing_for_two_seconds() {
     let mut simulation = Simulation::new(3, 4);
-    // Agents dial after a third of a second. Until then, no process has known what they have.
+    // Agents dial after a third of a second. Until then, the process does not know their leases.
     assert!(simulation.run(2) < LIMIT / 50);
     simulation.run(2);
     assert!(simulation.total() > LIMIT / 100 * 97, "{}", simulation.total());
@@ -363,7 +366,7 @@ fn new_weight_of_a_user_is_in_force_within_two_seconds() {
             let part = LIMIT / (weight + 2);
             let expected = [weight * part, part / 2, part / 2, part];
             for (agent, expected) in simulation.agents.iter().zip(expected) {
-                let rate = agent.held.limit(STORE, simulation.now).unwrap();
+                let rate = agent.held.limit(ORIGIN, simulation.now).unwrap();
                 assert!(rate.abs_diff(expected) < LIMIT / 100, "seed {seed}: {rate} for {expected}");
             }
         }
@@ -444,7 +447,7 @@ fn value_taken_back_to_the_file_stays_so_after_a_restart() {
     let now = Duration::from_secs(1);
     let notes = |version, value: &str| ClusterNotes {
         version,
-        set: vec![format!("limit@{STORE}={value}")],
+        set: vec![format!("limit@{ORIGIN}={value}")],
         ..ClusterNotes::default()
     };
     let (before, after) = (notes(5, "none"), notes(6, "file"));
@@ -455,6 +458,6 @@ fn value_taken_back_to_the_file_stays_so_after_a_restart() {
             let hello = Hello { versions: VERSIONS, instance: node.clone(), node, notes, ..Hello::default() };
             cluster.hello(connection, "cluster", hello, now).unwrap();
         }
-        assert_eq!(cluster.policy().find("limit", STORE), Some(LIMIT));
+        assert_eq!(cluster.policy().find("limit", ORIGIN), Some(LIMIT));
     }
 }

@@ -8,7 +8,8 @@ use super::*;
 use crate::PolicyValue;
 use crate::control::{ControlStatus, NodeLease};
 
-/// Metrics that the dashboard of an agent leaves out: they add nothing to those that it shows.
+/// Metrics that the dashboard of an agent leaves out: they add nothing to the metrics that it
+/// shows.
 const NOT_SHOWN: [&str; 10] = [
     "dataset_disk_samples",
     "dataset_held_samples",
@@ -22,7 +23,7 @@ const NOT_SHOWN: [&str; 10] = [
     "job_weight",
 ];
 
-/// Those that the dashboard of a cluster leaves out. A cluster has no limit of reads at once.
+/// Metrics that the dashboard of a cluster leaves out. A cluster has no limit of reads at once.
 const NOT_SHOWN_OF_CLUSTER: [&str; 12] = [
     "dataset_disk_samples",
     "dataset_held_samples",
@@ -53,7 +54,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the text after it.
 fn labels(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut labels = Vec::new();
     loop {
@@ -311,7 +312,7 @@ fn metrics_of(query: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("foreread_")).map(str::to_owned).collect()
 }
 
-/// The panels of a dashboard, those in rows included.
+/// The panels of a dashboard, with the panels in rows.
 fn panels(value: &Value) -> Vec<&Value> {
     let here = value["panels"].as_array().into_iter().flatten();
     here.flat_map(|panel| std::iter::once(panel).chain(panels(panel))).collect()

@@ -35,7 +35,7 @@ pub struct Decoding {
     report: DecodeReport,
 }
 
-/// What was decoded. Times are in seconds.
+/// The counts and times of decoding. Times are in seconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DecodeReport {
     /// Images that were decoded.
@@ -117,7 +117,7 @@ impl Decoding {
         Ok(())
     }
 
-    /// What was decoded so far.
+    /// The counts and times so far.
     pub fn report(&self) -> DecodeReport {
         DecodeReport { busy_seconds: self.pool.busy().as_secs_f64(), ..self.report.clone() }
     }

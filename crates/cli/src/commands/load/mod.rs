@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use foreread::plan::Prepared;
 use foreread::report::{EpochReport, Report};
-use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
+use foreread::{Batch, Error, LoadErrorKind, Loader, RankOf, Registry, State};
 use foreread_settings::Knobs;
 use sha2::{Digest, Sha256};
 
@@ -31,16 +31,13 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;
     let compute = compute(&knobs)?;
-    let wanted = RecordOptions {
-        digest: knobs.parse("digest")?.unwrap_or(false),
-        ids: knobs.parse("ids")?.unwrap_or(false),
-    };
+    let wanted = RecordOptions { digest: knobs.value("digest")?, ids: knobs.value("ids")? };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     if state.as_deref().is_some_and(|path| path.file_name().is_none()) {
         return Err(knobs.refuse("state", "expected a file name").into());
     }
     let decoding = Decoding::new(&knobs, &config)?;
-    let (rank, world_size, node_ranks) = (config.rank, config.world_size, config.ranks_on_node());
+    let (RankOf { rank, ranks: world_size }, node_ranks) = (config.rank, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).compute_per_batch(compute);
     let builder = builder.registry(registry);
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
@@ -162,7 +159,7 @@ struct LoadReport {
 
 /// The computation time of the simulated trainer, per batch.
 pub fn compute(knobs: &Knobs) -> Result<Duration> {
-    let milliseconds: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
+    let milliseconds: f64 = knobs.value("compute-ms")?;
     let time = Duration::try_from_secs_f64(milliseconds / 1e3);
     Ok(time.map_err(|_| knobs.refuse("compute-ms", "expected a number of milliseconds, at least 0"))?)
 }

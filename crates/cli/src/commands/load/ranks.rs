@@ -37,7 +37,7 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
         .map_err(|error| anyhow::anyhow!("{error}; or have each rank read for itself, with --peers off"))?;
     let Some(meeting) = meeting else {
         // With --state, the caller refuses such a run.
-        if config.world_size > 1 && knobs.get("state").is_none() {
+        if config.rank.ranks > 1 && knobs.get("state").is_none() {
             tracing::warn!("{}", Meeting::ADVICE);
         }
         return Ok((builder, false));
@@ -62,7 +62,7 @@ pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder
 /// Waits until the other ranks are done, and only a short time after a signal.
 pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> foreread::Result<Option<Merged>> {
     match signals {
-        Some(signals) => loader.leave_unless(Loader::FAREWELL, Loader::INTERRUPTED_FAREWELL, signals.flag()),
+        Some(signals) => loader.leave_unless(Loader::FAREWELL, signals.flag()),
         None => loader.leave(Loader::FAREWELL),
     }
 }

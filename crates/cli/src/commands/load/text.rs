@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use foreread::Memory;
-use foreread::plan::{LocalPlan, NodeCacheSize, Prepared};
+use foreread::plan::{NodeCacheSize, Prepared};
 use foreread::report::{CountReport, EpochReport, Report};
 use foreread::size::ByteSize;
 use foreread_settings::{Knobs, calibration::FILE_NAME};
@@ -14,7 +14,7 @@ use foreread_settings::{Knobs, calibration::FILE_NAME};
 /// `launched` is the number of ranks that the launcher reports on this node. Each has its own
 /// memory. They share the disks.
 pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, knobs: &Knobs) -> Result<()> {
-    let on_node = ranks_on_node(prepared).unwrap_or(launched);
+    let on_node = prepared.group_ranks_on_node().unwrap_or(launched);
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
             out,
@@ -24,12 +24,12 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
             ByteSize(catalog.total_bytes())
         )?;
     }
-    for level in prepared.plan().levels() {
+    for level in prepared.levels() {
         writeln!(
             out,
             "{:12} {}",
             level.name,
-            foreread_estimate::level_text(level, prepared.plan().retention())
+            foreread_estimate::level_text(level, prepared.local_plan().retention())
         )?;
     }
     if let Some(NodeCacheSize { ranks, memory_bytes, disk_bytes, .. }) = prepared.node_cache() {
@@ -40,7 +40,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
         }
         writeln!(out, ", as one cache")?;
     } else if on_node > 1 && !prepared.has_agent() {
-        for level in prepared.plan().levels() {
+        for level in prepared.levels() {
             let (all, size) = (level.capacity.saturating_mul(on_node.into()), ByteSize(level.capacity));
             writeln!(
                 out,
@@ -54,7 +54,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
     match memory_off(prepared) {
         Some(line) => writeln!(out, "{line}")?,
         None if prepared.has_agent() => writeln!(out, "{:12} the node's agent, for all jobs", "memory")?,
-        None if prepared.plan().levels().is_empty() => {
+        None if prepared.levels().is_empty() => {
             let keeps = prepared.units().is_some();
             let memory = if keeps { "keeps samples of units until their next use" } else { "none" };
             writeln!(out, "{:12} {memory}", "memory")?;
@@ -67,25 +67,17 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
     Ok(out.flush()?)
 }
 
-/// The number of ranks on this node, which ranks of a group know without a launcher.
-fn ranks_on_node(prepared: &Prepared) -> Option<u32> {
-    let LocalPlan::Cluster { store, .. } = prepared.plan() else { return None };
-    let stores = &prepared.cluster().stores;
-    let own = stores.get(*store)?.node;
-    Some(stores.iter().map(|store| u32::from(store.node == own)).sum())
-}
-
 /// Why there is no memory tier, if the kernel is the reason.
 pub fn memory_off(prepared: &Prepared) -> Option<String> {
     let is_automatic = prepared.config().memory == Memory::Auto && prepared.config().origin_limit.is_none();
-    let has_memory = prepared.plan().levels().iter().any(|level| level.name == "memory");
+    let has_memory = prepared.levels().iter().any(|level| level.name == "memory");
     (is_automatic && !has_memory && prepared.is_kernel_cached()).then(|| {
         "memory       off: the kernel already caches this local directory (--memory SIZE forces it)"
             .to_owned()
     })
 }
 
-/// The calibration that was found, and what it is used for.
+/// The calibration that was found, and its use.
 pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
     if !matches!(knobs.get("calibration"), Some(("auto", _))) {
         return None;
@@ -207,7 +199,7 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         // The lower bound is of all ranks together.
         Some(_) => format!(" by rank {}", report.rank),
         None if report.world_size > 1 => format!(" (lower bound of all ranks {floor})"),
-        // What an agent has, and reads for others, is not this run's.
+        // The samples of an agent, and its reads for others, are not this run's.
         None if report.agent.is_some() => " without the agent's".to_owned(),
         None => format!(" (lower bound {floor})"),
     };

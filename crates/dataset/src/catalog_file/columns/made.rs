@@ -3,8 +3,8 @@
 //! A row has the number of stored bytes, the number of decoded ones, and where the sample begins in
 //! them. It also has the number of a list of decoders in the metadata `foreread.recipes`. A row
 //! without a list is stored as it is. These numbers are of a sample's first part. The others are in
-//! a [column](super::parts) of their own. The price is four numbers per sample, of which only those
-//! that differ take memory.
+//! a [column](super::parts) of their own. The price is four numbers per sample, which take memory
+//! where they differ.
 
 use std::sync::Arc;
 
@@ -53,10 +53,10 @@ pub(crate) struct MadeBatch<'a> {
 
 impl MadeColumns {
     /// The columns of a batch, and the number of stored bytes of each row. Checks that every sample
-    /// can be made: its stored bytes lie in the object, and can become what its decoders result in.
+    /// can be made: its stored bytes lie in the object, and can become its decoded bytes.
     ///
     /// # Errors
-    /// What `bad` returns for a row and the reason.
+    /// The error of `bad` for a row and the reason.
     pub(crate) fn decode(
         layout: &MadeLayout,
         recipes: &[Arc<[Decoder]>],

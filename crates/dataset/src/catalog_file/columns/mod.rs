@@ -130,7 +130,7 @@ impl BatchDecoder {
     }
 
     /// The columns of the batch at offset `start` of the catalog, with the layout `batch` in
-    /// `bytes`. It checks what every row must satisfy. The row's bytes lie in its object. Its label
+    /// `bytes`. It checks the conditions of every row. The row's bytes lie in its object. Its label
     /// exists. Its fields lie in the sample.
     pub(crate) fn batch(
         &mut self,

@@ -172,7 +172,7 @@ fn written(columns: &mut impl PackedColumns, length: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Uses the shared bytes in place of equal ones. Those that this process has written are equal.
+/// Uses the shared bytes in place of equal ones. Bytes that this process has written are equal.
 fn replace(columns: &mut impl PackedColumns, shared: &Bytes, is_own: bool) {
     let mut start = 0;
     columns.each_column(&mut |column| {
@@ -348,7 +348,7 @@ mod tests {
         symlink("/proc/self/fd/99999", link("sum")).unwrap();
         symlink("/proc/self/fd/99998", link("killed")).unwrap();
         symlink("/proc/1/fd/99998", links.join("sum.1")).unwrap();
-        // A file that can be changed, and one that is no descriptor.
+        // A file that can be changed, and a number that is no descriptor.
         std::fs::write(link("file"), "abc").unwrap();
         let terminal = link("terminal");
         symlink("/dev/ptmx", &terminal).unwrap();

@@ -54,7 +54,7 @@ pub(crate) struct BatchLayout {
     pub(crate) values: Vec<ValueLayout>,
 }
 
-/// The columns of samples that are made from stored bytes. See [`made`].
+/// The columns of samples that are made from stored bytes. See [`made`](super::columns::made).
 #[derive(Debug)]
 pub(crate) struct MadeLayout {
     pub(crate) stored: NumberColumn,

@@ -22,7 +22,7 @@ use grid::Grid;
 /// The chunks of a dataset.
 pub(super) struct Chunks {
     pub(super) grid: Grid,
-    /// Sorted by number. Those that were never written are missing.
+    /// Sorted by number. Chunks that were never written are missing.
     pub(super) stored: Vec<Stored>,
 }
 

@@ -1,4 +1,5 @@
-//! What the tests of Parquet and of Arrow share: the manifest of fixtures, and damaged copies.
+//! The common parts of the tests of Parquet and of Arrow: the manifest of fixtures, and damaged
+//! copies.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -174,7 +175,7 @@ impl Random {
     }
 }
 
-/// Checks what a parser returns for any file.
+/// Checks the result of a parser for any file.
 fn check_any(bytes: &Bytes, index: Index, field: Option<String>, name: &str) -> bool {
     let Ok(found) = index(bytes, field) else { return false };
     let size = bytes.size();

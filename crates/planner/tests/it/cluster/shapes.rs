@@ -255,7 +255,7 @@ fn cluster_plans_are_equal_on_every_machine() {
         let run = run(vec![train(Shuffle::new(3000, 11).unwrap(), 5)], epochs, ranks);
         plan_cluster(&run, &sizes, &equal(ranks, each)).unwrap().fingerprint().to_string()
     };
-    // A change of these values changes what ranks of different releases agree on. Then
+    // A change of these values changes the agreement of ranks of different releases. Then
     // PLANNER_VERSION must change too.
     let found = [plan(4, 2_000_000, 9), plan(4, 6_000_000, 9), plan(300, 30_000, 9)];
     assert_eq!(

@@ -54,7 +54,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self.target = target
         self.transform = transform
         self.target_transform = target_transform
-        self.classes: list[str] = list(source.labels)
+        self.classes: list[str] = list(source.classes)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._length = source.samples
         #: The class index of each sample. Empty without classes.

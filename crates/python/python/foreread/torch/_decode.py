@@ -233,7 +233,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
             f"{path} is not an image, and ImageFolder would omit it; for ImageFolder's order, use a catalog of images only "
             f"(foreread.index(..., exclude=['**/*{os.path.splitext(path)[1]}'])), or set decode='bytes' or a function"
         )
-    if samples.catalog.labels and (number := _without_class(samples)) is not None:
+    if samples.catalog.classes and (number := _without_class(samples)) is not None:
         raise ConfigError(
             f"{samples.catalog.path(number)} is in no class's directory, and ImageFolder would omit it; for ImageFolder's order, move it or "
             "use a catalog without it (foreread.index(..., exclude=...)), or set decode= to a function, whose label is then None"

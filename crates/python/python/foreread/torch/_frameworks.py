@@ -24,7 +24,7 @@ class DatasetInfo:
 
     def __init__(self, native: Loader) -> None:
         self._samples = native.samples
-        self.classes: list[str] = list(native.labels)
+        self.classes: list[str] = list(native.classes)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
 
     def __len__(self) -> int:

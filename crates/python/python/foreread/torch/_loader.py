@@ -576,7 +576,7 @@ class DataLoader:
         named = dict(item) if isinstance(item, dict) else {self._key: _tensor(item)}
         named |= {"label": label} if self._labelled else {}
         for name in self._columns:
-            value = sample.value(name)
+            value = sample[name]
             if value is None and self._collate is default_collate:
                 raise ConfigError(
                     f"sample {sample.id} ({sample.path}) has no value {name!r}: choose rows by foreread.index(filters=), or set "
@@ -739,7 +739,7 @@ def _tensor(item: Any) -> Any:
         return (_tensor(item[0]), *item[1:])
     if not isinstance(item, Sample):
         return item
-    if len(names := item.fields()) > 1:
+    if len(names := item.field_names) > 1:
         return {name: bytes(item.field(name)) for name in names}
     with warnings.catch_warnings():
         # The buffer is read-only, and collating copies it.

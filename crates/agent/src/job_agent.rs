@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use foreread_host::cluster_cache::text_hash;
 use foreread_launcher::{Launched, LauncherEnv};
 use foreread_store::Client;
 use foreread_tier::user_directory;
@@ -25,9 +26,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a start waits until an agent serves. Then the process begins without one.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The most letters of a job's name, because paths of sockets are short.
-const MAX_NAME: usize = 40;
 
 const POLL: Duration = Duration::from_millis(5);
 
@@ -53,10 +51,9 @@ impl NodeJob {
         let ranks = launched.on_node()?;
         // Without a name of the job, its processes have one parent.
         let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
-        let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
-        let words = format!("{} {job}", launched.launcher);
-        let job: String = words.chars().map(letter).take(MAX_NAME).collect();
-        Some(Self { ranks, name: format!("job-{job}-of-{}", launched.world_size) })
+        // Short, because paths of sockets are.
+        let job = text_hash(&format!("{} {job} {}", launched.launcher, launched.world_size));
+        Some(Self { ranks, name: format!("job-{job:016x}") })
     }
 
     /// The socket of the agent that they share.
@@ -166,7 +163,6 @@ mod tests {
         };
         assert_eq!((torchrun("0", "29500").ranks, torchrun("1", "29500")), (2, torchrun("0", "29500")));
         assert_ne!(torchrun("0", "29500").socket(), torchrun("0", "29501").socket());
-        assert!(torchrun("0", "29500").socket().as_os_str().len() < 108, "a path of a socket is short");
         assert_eq!(job(&[]), None);
     }
 

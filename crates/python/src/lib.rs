@@ -28,6 +28,7 @@ mod loader;
 mod logs;
 mod metrics;
 mod monitor;
+mod node_store;
 mod page_cache;
 mod planning;
 mod process_local;
@@ -64,6 +65,8 @@ mod _native {
     use super::files::{catalog_of, hidden_file, modified};
     #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
+    #[pymodule_export]
+    use super::node_store::{node_shares, node_store};
     #[pymodule_export]
     use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]

@@ -16,7 +16,8 @@ use crate::interrupt::{self, Interrupted};
 use crate::process_local::{self, generation};
 use crate::run::{self, Closable};
 use crate::settings::PythonSettings;
-use crate::{errors, logs};
+use crate::errors::ExceptionClass;
+use crate::logs;
 
 /// The agent of this process's job, until the interpreter exits.
 #[derive(Debug)]
@@ -32,36 +33,40 @@ impl Closable for NodeStore {
 /// That of this process, with its generation. All loaders of a process share it.
 static STORE: Mutex<Option<(u64, PathBuf, Arc<NodeStore>)>> = Mutex::new(None);
 
-/// The socket of the cache that this process shares with the other ranks of its node, with the sum
-/// of their memory. The first call starts it. None for a single rank, where an agent of the user
-/// serves, without memory and disk, or with automatic memory unless `automatic`.
+/// Whether the ranks of this process's node share a cache by these settings: a launcher has started
+/// several of them, no agent is named or serves, and there is memory or a disk.
 #[pyfunction]
-#[pyo3(signature = (automatic, **settings))]
-pub(crate) fn node_store(
-    py: Python<'_>,
-    automatic: bool,
-    settings: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Option<PathBuf>> {
+#[pyo3(signature = (**settings))]
+pub(crate) fn node_shares(settings: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
+    let PythonSettings { config, .. } = PythonSettings::alone("wrap", settings)?;
+    Ok(shared(&config).is_some())
+}
+
+/// The socket of the cache that this process shares with the other ranks of its node, with the sum
+/// of their memory. The first call starts it.
+#[pyfunction]
+#[pyo3(signature = (**settings))]
+pub(crate) fn node_store(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<PathBuf> {
     process_local::count_forks();
     logs::set_up(py)?;
     let PythonSettings { config, .. } = PythonSettings::alone("wrap", settings)?;
-    let Some((socket, memory)) = shared(&config, automatic) else { return Ok(None) };
+    let Some((socket, memory)) = shared(&config) else {
+        return Err(ExceptionClass::Config.with("the ranks of this node share no cache"));
+    };
     let started = interrupt::run_interruptible(py, Duration::ZERO, move |_| start(socket, memory, config))?;
     logs::drain(py)?;
-    started.map(Some).map_err(|error| errors::ExceptionClass::Error.with(error.to_string()))
+    started.map_err(|error| ExceptionClass::Error.with(error.to_string()))
 }
 
 /// The socket and the memory of the shared cache, if there is to be one.
-fn shared(config: &Config, automatic: bool) -> Option<(PathBuf, u64)> {
+fn shared(config: &Config) -> Option<(PathBuf, u64)> {
     let job = NodeJob::launched().filter(|job| job.ranks > 1)?;
     if config.agent != AgentChoice::Auto || config.agent.socket().is_some() {
         return None;
     }
     let memory = match config.memory {
         Memory::Bytes(bytes) => bytes.saturating_mul(job.ranks.into()),
-        Memory::Auto if automatic => free_memory() / 2,
-        Memory::Auto if config.disk.is_empty() => return None,
-        Memory::Auto => 0,
+        Memory::Auto => free_memory().unwrap_or_default() / 2,
     };
     (memory > 0 || !config.disk.is_empty()).then(|| (job.socket(), memory))
 }
@@ -74,8 +79,14 @@ fn start(socket: PathBuf, memory: u64, config: Config) -> Result<PathBuf, forere
         Some(_) => std::mem::forget(store.take()),
         None => {}
     }
-    let settings =
-        AgentSettings { socket: socket.clone(), memory, config, policy: PathBuf::new(), http: None, control: None };
+    let settings = AgentSettings {
+        socket: socket.clone(),
+        memory,
+        config,
+        policy: PathBuf::new(),
+        http: None,
+        control: None,
+    };
     let node = Arc::new(NodeStore(Mutex::new(Some(JobAgent::start(settings)?))));
     run::register(Arc::downgrade(&node) as Weak<dyn Closable>);
     *store = Some((generation(), socket.clone(), node));

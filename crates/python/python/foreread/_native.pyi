@@ -576,6 +576,12 @@ def calibrate(
     With `output` they are also written to a file for `calibration=`.
     """
 
+def node_shares(**settings: Any) -> bool:
+    """Whether the ranks of this process's node share a cache by these settings."""
+
+def node_store(**settings: Any) -> str:
+    """The socket of the cache that this process shares with the other ranks of its node. The first call starts it."""
+
 def catalog_of(root: Path, base: Path, paths: Sequence[Path]) -> tuple[Catalog | None, bytes, bytes]:
     """The catalog of files below `base`, with their ids and modification times."""
 

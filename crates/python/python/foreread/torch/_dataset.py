@@ -15,10 +15,10 @@ import torch
 import torch.utils.data
 
 from .._engine import Engine
-from .._native import Source
 from ..errors import ConfigError, Error
 from ._decode import Decode, decoder
 from ._loader import custom_dataset
+from ._node import open_source
 
 #: The attributes that the engine was created with.
 _FIXED = frozenset({"target", "settings"})
@@ -50,7 +50,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
     ) -> None:
         if isinstance(target, (torch.utils.data.Dataset, torch.utils.data.DataLoader)):
             raise ConfigError(custom_dataset(target))
-        source = Source(target, **settings)
+        source = open_source(target, settings)
         self.target = target
         self.transform = transform
         self.target_transform = target_transform

@@ -30,12 +30,13 @@ import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .._engine import Engine, EngineDataset
-from .._native import PageCacheReader, Source, modified
+from .._native import PageCacheReader, modified
 from ..errors import ClosedError, ConfigError
 from ._ahead import Prediction
 from ._dataset import Dataset
 from ._files import Serving
 from ._loader import DataLoader
+from ._node import open_source
 from ._page_cache import PageCachePart
 from ._paths import SampleFiles, SamplePaths, find_files, hash_of, places_of
 
@@ -439,7 +440,7 @@ def wrap(
     if (native := _foreread_parts(dataset)) is not None:
         return _wrapped(loader, native.parts(), dataset)
     catalog, files, known, where = find_files(dataset, root, paths)
-    source = Source(catalog, look_ahead=look_ahead, **settings)
+    source = open_source(catalog, settings | {"look_ahead": look_ahead})
     if (reader := PageCacheReader.of(source, where)) is not None:
         pages = PageCachePart(reader, source, files.numbers, files.width)
         source.close()

@@ -1,0 +1,135 @@
+"""Ranks of a node whose own loaders share one cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import bucket
+from conftest import content
+from waiting import until
+
+#: Trains an epoch for each line of standard input.
+SCRIPT = """
+    import json, os, sys
+    from foreread.torch import Dataset, wrap
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    class Numbered(Dataset):
+        def __getitem__(self, index):
+            return index, bytes(super().__getitem__(index)[0]).decode()
+
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    data = Numbered("s3://data/train", memory="1MiB", decode="bytes")
+    sampler = DistributedSampler(data, ranks, rank, seed=3)
+    loader = wrap(DataLoader(data, 5, sampler=sampler, num_workers=int(sys.argv[1]), collate_fn=list))
+    for epoch, _ in enumerate(sys.stdin):
+        sampler.set_epoch(epoch)
+        print(json.dumps([pair for batch in loader for pair in batch]), flush=True)
+"""
+
+
+class Rank:
+    """A rank of a job on this node."""
+
+    def __init__(self, rank: int, ranks: int, workers: int, environment: dict[str, str]) -> None:
+        launched = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+        launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
+        command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(workers)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=os.environ | environment | launched, **pipes)
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("next\n")
+        self.process.stdin.flush()
+
+    def epoch(self) -> dict[int, str]:
+        """The samples of the epoch that was begun, by id."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate(timeout=60)[1]
+        return {int(number): text for number, text in json.loads(line)}
+
+
+@contextmanager
+def counted(directory: Path) -> Iterator[tuple[dict[str, str], Counter[str]]]:
+    """A bucket, and how often each of its objects was read."""
+    reads: Counter[str] = Counter()
+    lock = threading.Lock()
+    plain = bucket._Handler.do_GET
+
+    def counting(self: Any) -> None:
+        if self.command == "GET" and "train/" in self.path and "list-type" not in self.path:
+            with lock:
+                reads[self.path] += 1
+        plain(self)
+
+    bucket._Handler.do_GET = counting  # type: ignore[method-assign]
+    try:
+        with bucket.bucket("data", "train", directory) as settings:
+            yield settings, reads
+    finally:
+        bucket._Handler.do_GET = plain  # type: ignore[method-assign]
+
+
+def host_of(runtime: Path) -> int:
+    """The process that hosts the cache of the job."""
+    (lock,) = runtime.glob("foreread/job-*/agent.lock")
+    return int(lock.read_text().split()[1])
+
+
+# semantics: PY-22
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_read_each_sample_once_and_survive_their_host(directory: Path, workers: int) -> None:
+    # Paths of sockets are short.
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))
+    with counted(directory) as (settings, reads):
+        environment = settings | {"XDG_RUNTIME_DIR": str(runtime)}
+        ranks = [Rank(rank, 3, workers, environment) for rank in range(3)]
+        left = list(ranks)
+
+        def train() -> None:
+            for rank in left:
+                rank.begin()
+            seen = [rank.epoch() for rank in left]
+            assert all(text == content(number).decode() for part in seen for number, text in part.items())
+            if len(left) == 3:
+                assert {number for part in seen for number in part} == set(range(100))
+
+        for _ in range(3):
+            train()
+        assert len(reads) == 100 and set(reads.values()) == {1}, Counter(reads.values())
+        host = host_of(runtime)
+        (killed,) = (rank for rank in ranks if rank.process.pid == host)
+        left.remove(killed)
+        killed.process.kill()
+        killed.process.wait()
+        train()
+        # Another rank hosts the cache from now on.
+        until("another rank hosts the cache", lambda: host_of(runtime) in {rank.process.pid for rank in left})
+        train()
+        for rank in left:
+            _, err = rank.process.communicate(timeout=60)
+            assert rank.process.returncode == 0, err
+        killed.process.communicate(timeout=60)
+    assert not list(runtime.glob("foreread/job-*")), "the job leaves nothing"
+    shutil.rmtree(runtime)

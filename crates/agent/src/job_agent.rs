@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use foreread_host::cluster_cache::text_hash;
 use foreread_launcher::{Launched, LauncherEnv};
+use foreread_open::memory_group::memory_group;
 use foreread_store::Client;
 use foreread_tier::user_directory;
 
@@ -43,16 +44,19 @@ impl NodeJob {
     /// how many processes the node has.
     pub fn launched() -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok();
-        Self::of(&LauncherEnv::of_this_process(&variable), std::os::unix::process::parent_id())
+        let parent = std::os::unix::process::parent_id();
+        Self::of(&LauncherEnv::of_this_process(&variable), parent, &memory_group())
     }
 
-    fn of(environment: &LauncherEnv<'_>, parent: u32) -> Option<Self> {
+    fn of(environment: &LauncherEnv<'_>, parent: u32, memory: &str) -> Option<Self> {
         let launched = Launched::by(environment).ok().flatten()?;
         let ranks = launched.on_node()?;
         // Without a name of the job, its processes have one parent.
         let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
-        // Short, because paths of sockets are.
-        let job = text_hash(&format!("{} {job} {}", launched.launcher, launched.world_size));
+        // The memory counts for the host, so processes that are limited apart share none. The name is
+        // short, because paths of sockets are.
+        let words = format!("{} {job} {} {memory}", launched.launcher, launched.world_size);
+        let job = text_hash(&words);
         Some(Self { ranks, name: format!("job-{job:016x}") })
     }
 
@@ -150,20 +154,23 @@ mod tests {
 
     #[test]
     fn processes_of_a_job_have_one_socket() {
-        let job = |variables: &[(&str, &str)]| {
+        let job = |variables: &[(&str, &str)], memory| {
             let variable = |name: &str| {
                 let found = variables.iter().find(|(is, _)| *is == name);
                 found.map(|(_, value)| (*value).to_owned())
             };
-            NodeJob::of(&LauncherEnv::new(&variable, 7, 8), 8)
+            NodeJob::of(&LauncherEnv::new(&variable, 7, 8), 8, memory)
         };
-        let torchrun = |rank, port| {
+        let torchrun_in = |memory, rank, port| {
             let all = [("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", port)];
-            job(&[&all[..], &[("RANK", rank), ("WORLD_SIZE", "4"), ("LOCAL_RANK", rank)]].concat()).unwrap()
+            job(&[&all[..], &[("RANK", rank), ("WORLD_SIZE", "4"), ("LOCAL_RANK", rank)]].concat(), memory)
+                .unwrap()
         };
+        let torchrun = |rank, port| torchrun_in("0::/", rank, port);
         assert_eq!((torchrun("0", "29500").ranks, torchrun("1", "29500")), (2, torchrun("0", "29500")));
         assert_ne!(torchrun("0", "29500").socket(), torchrun("0", "29501").socket());
-        assert_eq!(job(&[]), None);
+        assert_ne!(torchrun_in("0::/a", "0", "1").socket(), torchrun_in("0::/b", "1", "1").socket());
+        assert_eq!(job(&[], ""), None);
     }
 
     #[test]

@@ -55,8 +55,8 @@ pub use crate::control::{
 };
 use crate::control::{ControlLink, OwnAgent};
 pub use crate::http::HttpFiles;
-pub use crate::job_agent::{JobAgent, NodeJob};
 use crate::http::{HttpListeners, HttpServer};
+pub use crate::job_agent::{JobAgent, NodeJob};
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::reload::{LOOK_INTERVAL, reload_regularly};
 pub use crate::socket::{directory_holder, private_directory};

@@ -16,6 +16,7 @@ pub mod disk;
 pub mod error;
 #[cfg(feature = "tables")]
 mod inventory;
+pub mod memory_group;
 pub mod node_rank;
 pub mod origin;
 pub mod origin_policy;

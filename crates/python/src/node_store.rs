@@ -12,12 +12,12 @@ use foreread_agent::{AgentSettings, JobAgent, NodeJob};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::errors::ExceptionClass;
 use crate::interrupt::{self, Interrupted};
+use crate::logs;
 use crate::process_local::{self, generation};
 use crate::run::{self, Closable};
 use crate::settings::PythonSettings;
-use crate::errors::ExceptionClass;
-use crate::logs;
 
 /// The agent of this process's job, until the interpreter exits.
 #[derive(Debug)]
@@ -65,7 +65,8 @@ fn shared(config: &Config) -> Option<(PathBuf, u64)> {
         return None;
     }
     let memory = match config.memory {
-        Memory::Bytes(bytes) => bytes.saturating_mul(job.ranks.into()),
+        // Within the limit of the host's cgroup.
+        Memory::Bytes(bytes) => bytes.saturating_mul(job.ranks.into()).min(free_memory().unwrap_or(u64::MAX)),
         Memory::Auto => free_memory().unwrap_or_default() / 2,
     };
     (memory > 0 || !config.disk.is_empty()).then(|| (job.socket(), memory))

@@ -135,6 +135,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-connection",
             "foreread-dataset",
             "foreread-host",
+            "foreread-launcher",
+            "foreread-open",
             "foreread-store",
             "foreread-tier",
             "foreread",

@@ -28,12 +28,18 @@ fn linked_caches_read_what_one_cache_would() {
             let job = Job { epochs, memory, ..Job::new(&store, meet.path(), nodes) };
             let reports = job.run();
             let from_store = store.requests().get - before;
-            assert_eq!(read(&reports), from_store, "{nodes:?}: reads that no rank reports");
+            // A hedge may end before its request has left.
+            let hedged: u64 = reports.iter().map(|report| report.hedged).sum();
+            let reported = read(&reports);
+            assert!(
+                (from_store..=from_store + hedged).contains(&reported),
+                "{nodes:?}: {reported}, {from_store}"
+            );
             let bound = SAMPLES + (epochs - 1) * (SAMPLES - kept);
             println!("{nodes:?}, {kept} samples in memory: {from_store} reads, at best {bound}");
             // The plan of small memories leaves a few samples' room. A sample that is read for one
             // rank may be there for the next.
-            let bounds = bound - bound / 50..=bound + bound / 50;
+            let bounds = bound - bound / 50..=bound + bound / 50 + hedged;
             assert!(bounds.contains(&from_store), "{nodes:?}: {from_store}, {bound}");
             let direct: u64 =
                 reports.iter().map(|report| report.agent.as_ref().unwrap().direct_samples).sum();

@@ -158,7 +158,7 @@ mod tests {
         set(&["memory=500"]).unwrap();
         let error = set(&["memory=400", "memory=1001"]).unwrap_err();
         assert!(error.contains("at most 1000 bytes"), "{error}");
-        let error = set(&["floor[x]=501"]).unwrap_err();
+        let error = set(&["floor@x=501"]).unwrap_err();
         assert!(error.contains("501 bytes, and the memory is 500"), "{error}");
         assert_eq!(applied, [Some(500)]);
         assert_eq!(policy.memory(&policy.lock().policy), 500);

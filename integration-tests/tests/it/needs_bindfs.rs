@@ -33,7 +33,8 @@ fn directory_without_owners_or_modes_costs_one_warning() {
         let (reports, warnings) = place.reports_and_warnings(&script);
         let [without, shared, warm] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!(number(without, "/epochs/1/reads/origin/samples"), 400, "{options}");
-        assert!(number(shared, "/epochs/1/reads/disk/samples") > 0, "{options}");
+        // An epoch may be over before its samples are on the disk.
+        assert!(number(shared, "/disk/written") > 0, "{options}");
         assert!(number(warm, "/epochs/0/reads/disk/samples") > 300, "{options}");
         let [warning] = &warnings[..] else { panic!("{options}: {warnings:?}") };
         assert!(warning.contains(why) && warning.contains("DIR=SIZE,shared"), "{options}: {warning}");

@@ -11,7 +11,8 @@ macro_rules! config_rows {
             /// Samples per batch, on this rank. At least 1. Default: 64.
             pub batch_size: u64 = 64, |samples: u64| samples;
             /// The number of passes over the dataset, 1 to 1,000,000. No default: a run with 0,
-            /// which means unset, is refused. [`Builder::source`] needs none.
+            /// which means unset, is refused. [`Builder::source`](crate::Builder::source) needs
+            /// none.
             pub epochs: u64 = 0, |epochs: u64| epochs;
             /// The seed of the order. Default: 0.
             pub seed: u64 = 0, |seed: u64| seed;

@@ -114,8 +114,8 @@ impl Loader {
     ///
     /// # Errors
     /// [`LoadErrorKind::Timeout`] after the timeout, and [`LoadErrorKind::Blocking`] at once on a
-    /// thread of the given [runtime](Builder::runtime). The run continues after both. Any other
-    /// error ends the run and is returned once.
+    /// thread of the given [runtime](crate::Builder::runtime). The run continues after both. Any
+    /// other error ends the run and is returned once.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
         self.workers.may_block().map_err(|_| LoadError::blocking())?;
         self.inner.next_timeout(timeout)
@@ -126,7 +126,7 @@ impl Loader {
     /// look for a signal before it takes a batch.
     ///
     /// # Errors
-    /// [`LoadErrorKind::Blocking`] on a thread of the given [runtime](Builder::runtime).
+    /// [`LoadErrorKind::Blocking`] on a thread of the given [runtime](crate::Builder::runtime).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, LoadError> {
         self.workers.may_block().map_err(|_| LoadError::blocking())?;
         Ok(self.inner.wait_timeout(timeout))
@@ -211,8 +211,8 @@ impl Loader {
     /// lost.
     ///
     /// # Errors
-    /// If the given [runtime](Builder::runtime) was shut down. If this thread belongs to it, and
-    /// there are writes or other ranks to wait for. The run has ended like that of a dropped
+    /// If the given [runtime](crate::Builder::runtime) was shut down. If this thread belongs to it,
+    /// and there are writes or other ranks to wait for. The run has ended like that of a dropped
     /// loader.
     pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
@@ -227,8 +227,8 @@ impl Loader {
     /// [`close`](Self::close) for async code, on any thread.
     ///
     /// # Errors
-    /// If the given [runtime](Builder::runtime) was shut down. The run has ended like that of a
-    /// dropped loader.
+    /// If the given [runtime](crate::Builder::runtime) was shut down. The run has ended like that
+    /// of a dropped loader.
     ///
     /// # Cancel safety
     /// Dropping the future drops the loader.
@@ -270,7 +270,8 @@ impl Loader {
         self.inner.position()
     }
 
-    /// The [position](Self::position) in a form that [`Builder::resume`] takes.
+    /// The [position](Self::position) in a form that [`Builder::resume`](crate::Builder::resume)
+    /// takes.
     ///
     /// Taken batches count as consumed, so save after a step is complete. In a group, rank 0's
     /// state is that of the lowest step that it knows all ranks to have completed, so one file is
@@ -311,8 +312,8 @@ impl Loader {
     /// [`leave_async`](Self::leave_async).
     ///
     /// # Errors
-    /// In a group, if the given [runtime](Builder::runtime) was shut down, or this thread belongs
-    /// to it.
+    /// In a group, if the given [runtime](crate::Builder::runtime) was shut down, or this thread
+    /// belongs to it.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
         if self.group.is_some() {
             // Before any message to the group.
@@ -343,7 +344,7 @@ impl Loader {
     /// [`leave`](Self::leave) for async code, on any thread.
     ///
     /// # Errors
-    /// In a group, if the given [runtime](Builder::runtime) was shut down.
+    /// In a group, if the given [runtime](crate::Builder::runtime) was shut down.
     ///
     /// # Cancel safety
     /// The group may know that this rank is done. The rank serves the others while the loader
@@ -393,8 +394,8 @@ impl Loader {
 
 /// A run's batches for plain threads. See [`Loader::batches`].
 ///
-/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime). The run
-/// continues.
+/// Ends after the error that refuses a thread of the given [runtime](crate::Builder::runtime). The
+/// run continues.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     loader: &'a Loader,

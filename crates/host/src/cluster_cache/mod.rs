@@ -1,12 +1,12 @@
 //! The caches of several nodes as one: each sample has one owner.
 //!
 //! The control process gives all agents of one token the same [`ClusterRoster`]. From it, each
-//! agent computes the owner of each sample ([`HashedOwners`]): the node that reads the sample from
-//! storage and keeps it. The nodes of one job have the owners of its plan instead. A store that
-//! needs a sample of another owner requests it there, over the connections that ranks use between
-//! them. It announces the orders of its jobs to the owners, each its part. So an owner keeps the
-//! samples that any job of any node needs soonest. The nodes of one job know its orders from its
-//! plan.
+//! agent computes the owner of each sample (`HashedOwners` of `foreread-planner`): the node that
+//! reads the sample from storage and keeps it. The nodes of one job have the owners of its plan
+//! instead. A store that needs a sample of another owner requests it there, over the connections
+//! that ranks use between them. It announces the orders of its jobs to the owners, each its part.
+//! So an owner keeps the samples that any job of any node needs soonest. The nodes of one job know
+//! its orders from its plan.
 //!
 //! # Decisions and price
 //!

@@ -68,7 +68,8 @@ def script(document: Path, images: str, scratch: str) -> str:
     code = "\n".join(blocks(document))
     for place, here in PLACES.items():
         code = code.replace(place, here.format(images=images, scratch=scratch))
-    return "set -euo pipefail\n" + code
+    # An agent that a document leaves to the reader's jobs ends here.
+    return "set -euo pipefail\ntrap 'foreread agent stop > /dev/null 2>&1 || true' EXIT\n" + code
 
 
 def run(document: Path, images: Path, scratch: Path) -> subprocess.CompletedProcess[str]:

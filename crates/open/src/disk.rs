@@ -113,7 +113,7 @@ impl OpenDisk {
     }
 
     /// Waits for `given`, the end of samples on their way to the tier, and for queued writes, for
-    /// [`FLUSH_TIMEOUT`] at most.
+    /// 5 seconds at most.
     pub async fn flush(&self, given: impl Future<Output = ()>) {
         let written = async {
             given.await;
@@ -123,7 +123,7 @@ impl OpenDisk {
     }
 }
 
-/// Waits for the writes at the end of a run, for [`FLUSH_TIMEOUT`] at most.
+/// Waits for the writes at the end of a run, for 5 seconds at most.
 pub async fn within_flush_timeout(written: impl Future<Output = ()>) {
     if tokio::time::timeout(FLUSH_TIMEOUT, written).await.is_err() {
         tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");

@@ -3,8 +3,8 @@
 //! A unit is decoded as a whole, so each sample that memory does not hold costs a read of all. If
 //! the caches hold every sample, each unit is read once: its samples go into their caches together,
 //! as a [block](foreread_loader::BlockTable). Otherwise the memory is taken from the memory tier
-//! and keeps the samples of units until their next use ([`Units`](foreread_layers::Units)). A tier
-//! whose content is fixed would leave nearly every unit to be read for nearly every sample.
+//! and keeps the samples of units until their next use ([`Units`]). A tier whose content is fixed
+//! would leave nearly every unit to be read for nearly every sample.
 
 use std::fmt;
 use std::sync::Arc;

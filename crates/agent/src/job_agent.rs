@@ -5,8 +5,8 @@
 //! its socket, and read storage by themselves while there is none.
 //!
 //! Decision: this is the agent as it is, in a process of the job. So scripts that are not changed
-//! share one cache by the same protocol, with any order, as jobs of an agent that a user has
-//! started. The price is a thread in each process, and a cache that is empty after a takeover.
+//! share one cache with any order. They use the protocol of an agent that a user has started. The
+//! price is a thread in each process, and a cache that is empty after a takeover.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -53,8 +53,8 @@ impl NodeJob {
         let ranks = launched.on_node()?;
         // Without a name of the job, its processes have one parent.
         let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
-        // The memory counts for the host, so processes that are limited apart share none. The name is
-        // short, because paths of sockets are.
+        // The memory counts for the host, so processes that are limited apart share none. The name
+        // is short, because paths of sockets are.
         let words = format!("{} {job} {} {memory}", launched.launcher, launched.world_size);
         let job = text_hash(&words);
         Some(Self { ranks, name: format!("job-{job:016x}") })

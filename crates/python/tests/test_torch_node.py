@@ -97,8 +97,8 @@ def host_of(runtime: Path) -> int:
     return int(lock.read_text().split()[1])
 
 
-# semantics: PY-22
 @pytest.mark.parametrize("workers", [0, 2])
+# semantics: PY-22
 def test_ranks_read_each_sample_once_and_survive_their_host(directory: Path, workers: int) -> None:
     # Paths of sockets are short.
     runtime = Path(tempfile.mkdtemp(dir="/tmp"))

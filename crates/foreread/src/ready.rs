@@ -93,8 +93,10 @@ impl Ready {
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         // The limit of the training data. The validation data have the same, or the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
+        // Users know the loader, and not the rooms behind it.
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(
+                target: "foreread::loader",
                 tier = cache.name(),
                 capacity = level.capacity,
                 samples = level.samples,
@@ -102,6 +104,7 @@ impl Ready {
             );
         }
         tracing::info!(
+            target: "foreread::loader",
             samples = catalogs[0].len(),
             bytes = catalogs[0].total_bytes(),
             passes = run.passes().len(),

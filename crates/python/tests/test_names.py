@@ -80,11 +80,11 @@ def test_old_names_of_values_and_fields_warn(tmp_path: Path) -> None:
             sample.arrays()
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["images"], file["empty"] = numpy.arange(12, dtype="<u2").reshape(3, 4), numpy.zeros((3, 0), "u1")
-    with foreread.Source(foreread.index(tmp_path / "b.h5", field=["images", "empty"])) as source:
+        file["images"], file["sizes"] = numpy.arange(12, dtype="<u2").reshape(3, 4), numpy.arange(6, dtype=">f4").reshape(3, 2)
+    with foreread.Source(foreread.index(tmp_path / "b.h5", field=["images", "sizes"])) as source:
         sample = source.get(2)
         arrays = replaced(sample.arrays, "sample.field(name).array()")
-        assert list(arrays) == sample.field_names == ["images", "empty"]
+        assert list(arrays) == sample.field_names == ["images", "sizes"]
         for name in sample.field_names:
             array = sample[name].array()
             assert (array.dtype, array.shape) == (arrays[name].dtype, arrays[name].shape)

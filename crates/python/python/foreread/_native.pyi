@@ -36,6 +36,8 @@ __all__ = [
     "hidden_file",
     "index",
     "modified",
+    "node_shares",
+    "node_store",
     "plan_of",
     "render_metrics",
     "run_command",

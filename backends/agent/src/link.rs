@@ -58,6 +58,8 @@ pub(crate) struct LinkState {
     alone: Option<Arc<dyn CacheTier>>,
     /// Whether the agent has given no sign of life for too long.
     silent: bool,
+    /// A warning for the next request that is read directly.
+    warning: Option<String>,
     unsent: VecDeque<Unsent>,
     /// By request. A dropped sender has its sample read directly.
     pending: HashMap<u32, oneshot::Sender<Bytes>>,
@@ -128,6 +130,11 @@ impl ClientLink {
     pub(crate) fn request(&self, key: SampleKey, due: Tick) -> Option<oneshot::Receiver<Bytes>> {
         let mut state = self.lock();
         if state.silent || state.connection.is_none() {
+            let warning = state.warning.take();
+            drop(state);
+            if let Some(warning) = warning {
+                tracing::warn!("{warning}");
+            }
             return None;
         }
         let (answer, receiver) = oneshot::channel();
@@ -227,7 +234,7 @@ impl ClientLink {
         if state.closed {
             return;
         }
-        (state.connection, state.silent) = (Some(connection), false);
+        (state.connection, state.silent, state.warning) = (Some(connection), false, None);
         state.capacity = Some(capacity);
         state.earlier_reads = state.all_reads();
         state.reads = JobReads::default();
@@ -257,8 +264,9 @@ impl ClientLink {
         false
     }
 
-    /// Has all open requests read directly. `end` says whether the connection has ended.
-    pub(crate) fn give_up(&self, end: bool) {
+    /// Has all open requests read directly, and says whether there were any. `end` says whether the
+    /// connection has ended.
+    pub(crate) fn give_up(&self, end: bool) -> bool {
         let mut state = self.lock();
         state.silent = true;
         if end {
@@ -269,7 +277,13 @@ impl ClientLink {
         let open = (std::mem::take(&mut state.unsent), std::mem::take(&mut state.pending));
         drop(state);
         self.changed.notify_all();
-        drop(open);
+        !open.0.is_empty() || !open.1.is_empty()
+    }
+
+    /// Logs a warning before the next request that is read directly. A job that has read all of its
+    /// samples gets none.
+    pub(crate) fn warn_later(&self, warning: String) {
+        self.lock().warning = Some(warning);
     }
 
     /// Uses a cache until there is a connection.

@@ -56,12 +56,18 @@ fn serve(link: &Arc<ClientLink>, job: &AgentJob) -> Option<Option<Duration>> {
     if link.is_closed() {
         return None;
     }
-    link.give_up(true);
+    let reads = link.give_up(true);
     if let Some(make) = &job.alone {
         link.set_alone(make());
     }
     let until = if job.comes_back { ", until it is back" } else { "" };
-    tracing::warn!("{} has ended; samples are read from storage, without a shared cache{until}", job.called);
+    let warning =
+        format!("{} has ended; samples are read from storage, without a shared cache{until}", job.called);
+    if reads {
+        tracing::warn!("{warning}");
+    } else {
+        link.warn_later(warning);
+    }
     job.comes_back.then(|| Some(begun.elapsed()))
 }
 

@@ -58,6 +58,12 @@ impl Assembly {
         Self { datasets, caches, locality, look_ahead, on_error, blocks, in_units, warm: false, buffers }
     }
 
+    /// The memory of samples.
+    #[cfg(all(feature = "share", target_os = "linux"))]
+    pub(crate) fn buffers(&self) -> Arc<dyn Buffers> {
+        Arc::clone(&self.buffers)
+    }
+
     /// Sets the blocks of the next run.
     pub(crate) fn set_blocks(&mut self, blocks: Vec<BlockTable>) {
         self.blocks = blocks;

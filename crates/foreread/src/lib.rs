@@ -44,6 +44,8 @@ mod config;
 mod config_rows;
 mod group_member;
 mod indexing;
+#[cfg(all(feature = "share", target_os = "linux"))]
+mod lender;
 mod loader;
 mod machine;
 mod memory;
@@ -226,7 +228,7 @@ pub mod cache {
     pub use foreread_local::{ChangeTimes, PageCacheCounts, PageCacheReader};
 }
 
-/// One [`Source`] for several processes of a machine.
+/// One [`Source`] for several processes of a machine, or one [`Loader`].
 ///
 /// ```
 /// use foreread::share::{Client, ServerSettings};
@@ -246,6 +248,7 @@ pub mod cache {
 /// ```
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod share {
+    pub use crate::lender::{BatchLender, LentBatch};
     pub use foreread_store::{Client, Server, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 }
 

@@ -24,6 +24,7 @@ mod files;
 mod images;
 mod interrupt;
 mod json;
+mod lend;
 mod loader;
 mod logs;
 mod metrics;
@@ -43,6 +44,7 @@ mod values;
 pub use batch::PyBatch;
 pub use catalog::PyCatalog;
 pub use images::{PyImagePool, PyPendingImages, PyPixelBuffer};
+pub use lend::PyBatchLender;
 pub use loader::PyLoader;
 pub use page_cache::PyPageCacheReader;
 pub use planning::Compared;
@@ -71,8 +73,8 @@ mod _native {
     use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]
     use super::{
-        Compared, PyBatch, PyCatalog, PyField, PyImagePool, PyLoader, PyPageCacheReader, PyPendingImages,
-        PyPixelBuffer, PySample, PySource, ShareClient, SharedSample,
+        Compared, PyBatch, PyBatchLender, PyCatalog, PyField, PyImagePool, PyLoader, PyPageCacheReader,
+        PyPendingImages, PyPixelBuffer, PySample, PySource, ShareClient, SharedSample,
     };
     use crate::{logs, run};
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use foreread::SampleId;
 use foreread::ranks::Token;
 use foreread::ranks::{Meeting, Meetings, RendezvousProgress};
+use foreread::share::ServerSettings;
 use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, RankOf, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,6 +17,7 @@ use crate::batch::PyBatch;
 use crate::catalog::PyCatalog;
 use crate::errors::{self, ExceptionClass};
 use crate::interrupt::{self, POLL_INTERVAL};
+use crate::lend::PyBatchLender;
 use crate::monitor::Monitor;
 use crate::process_local::ProcessLocal;
 use crate::run::{Closable, INTERRUPT_TIMEOUT, RunHandle, SHUTDOWN_TIMEOUT};
@@ -298,6 +300,13 @@ impl PyLoader {
     /// automatically.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
         self.watch.before(py, None, || self.run().ok()?.report(py))
+    }
+
+    /// A lender of batches to worker processes. Samples that are read from now on are in memory that
+    /// these can map.
+    fn lender(&self, py: Python<'_>) -> PyResult<PyBatchLender> {
+        let lender = self.with(py, |run| run.lend_batches(ServerSettings::default()))?;
+        lender.map(PyBatchLender::new).map_err(|error| errors::raised(&error))
     }
 
     /// Continues at a state from state() of this or a similar run. Batches read ahead are dropped,

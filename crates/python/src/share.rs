@@ -7,15 +7,17 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foreread::SampleId;
-use foreread::share::{Client, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
+use bytes::Bytes;
+use foreread::share::{Client, LentBatch, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyType};
 
+use crate::catalog::PyCatalog;
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
-use crate::sample::fill_view;
+use crate::sample::{PySample, fill_view};
 use crate::source::SourceSlot;
 use crate::{process_local, settings, values};
 
@@ -158,6 +160,22 @@ impl ShareClient {
     /// Several samples, read concurrently, in the order of `ids`.
     fn get_many<'py>(&self, py: Python<'py>, ids: Vec<u64>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.wait(py, &ids)?)
+    }
+
+    /// The epoch and the samples of a batch that a BatchLender lends under a number. Waits until it
+    /// is lent. `catalog` is that of the loader.
+    fn batch(
+        &self,
+        py: Python<'_>,
+        number: u64,
+        catalog: &Bound<'_, PyCatalog>,
+    ) -> PyResult<(u64, Vec<PySample>)> {
+        let client = self.client(py)?;
+        let lent = stoppable(py, |stop| LentBatch::of(&client, number, stop))?;
+        let LentBatch { epoch, samples } = lent.map_err(|error| raised(&error))?;
+        let catalog = catalog.get().catalog().with_gone();
+        let sample = |(id, held)| PySample::new(id, Bytes::from_owner(held), catalog.clone());
+        Ok((epoch, samples.into_iter().map(sample).collect()))
     }
 
     /// Sends a named request to the source: 'report' returns its report as JSON.

@@ -236,6 +236,17 @@ fn rank_that_hosts_the_memory_of_its_node_may_die() {
     }
 }
 
+/// Guards against this fault: ranks that had read all of their samples warned of the end of their
+/// node's cache, because its host was done first.
+#[test]
+fn normal_end_of_a_run_prints_no_warning() {
+    let samples = Samples::awkward(600, 2_000);
+    let job = RankJob::new(4, &samples, &["--epochs", "2", "--memory", "1MiB"]);
+    for ended in job.all().into_iter().map(Rank::wait) {
+        assert!(ended.code == Some(0) && !ended.stderr.contains("WARN"), "{}", ended.stderr);
+    }
+}
+
 /// Guards against this fault: only launchers' variables gave the number, and not the rendezvous.
 #[test]
 fn ranks_started_by_hand_count_their_nodes_memory() {

@@ -6,41 +6,49 @@ import inspect
 import json
 import operator
 import os
+import sys
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch.utils.data import default_collate
 
 from .._image import ImageDecoder
-from .._items import FieldLabels
 from .._native import MAX_EPOCHS, Batch, Catalog, Loader, Sample
 from .._outlook import Picture
 from .._stats import Stats, Waits
 from .._stream import raise_error
 from ..errors import ClosedError, ConfigError, CorruptError
-from ._decode import Decode, Fields, decoder, raw
+from ._decode import Decode
 from ._epoch import Epoch, EpochRun
 from ._frameworks import DatasetInfo, EpochBatchSampler, Sequential, Shuffled, as_is
 from ._images import DecodedBatch, ImageStage
+from ._maker import BatchMaker, Joined, Missing
+from ._processes import ProcessPipeline
 from ._threads import Outcome, Pipeline, one_operator_thread
 from ._transfer import Transfer
 
 #: Arguments of PyTorch's loader about worker processes, which have no effect without them, with its defaults.
-_WORKER_ARGUMENTS = {"persistent_workers": False, "timeout": 0, "multiprocessing_context": None, "in_order": True}
+_WORKER_ARGUMENTS = {
+    "persistent_workers": False,
+    "timeout": 0,
+    "multiprocessing_context": None,
+    "in_order": True,
+    "worker_init_fn": None,
+}
 
 #: Arguments that decide batches in PyTorch's loader and are not supported here, with the alternative.
 _REFUSED = {
     "sampler": "foreread draws the order itself; wrap(your_loader) supports custom samplers",
     "batch_sampler": "foreread draws the order itself; wrap(your_loader) supports custom samplers",
     "generator": "the order is drawn from seed=, as DistributedSampler draws it; wrap(your_loader) supports custom generators",
-    "worker_init_fn": "there are threads instead of worker processes; wrap(your_loader) supports workers and their worker_init_fn",
 }
+
+#: The cores of a rank from which worker processes are the default.
+_LEAST_CORES = 4
 
 #: The worker arguments that a warning has named.
 _IGNORED: set[str] = set()
@@ -50,34 +58,17 @@ _MOST_LOOKS = 3
 
 T = TypeVar("T")
 
-#: Marks a sample that could not be decoded.
-_UNDECODABLE = object()
-
 #: A position of the engine that no epoch has.
 _NOWHERE = (-1, -1)
 
 
-class _Joined(NamedTuple):
-    """What was made of the items of a batch."""
-
-    #: None for a batch without samples that can be decoded.
-    made: Any
-    #: The number of samples that could not be decoded.
-    bad: int = 0
-    #: The number of samples that only one of an earlier batch can replace.
-    missing: int = 0
-    #: An item that may replace those of a later batch.
-    last: Any = _UNDECODABLE
-
-
-def _ignore_worker_arguments(settings: dict[str, Any]) -> None:
-    """Removes arguments about worker processes, with one warning in a process for each that is not PyTorch's default."""
-    given = {name: settings.pop(name) for name in _WORKER_ARGUMENTS if name in settings}
+def _warn_of_worker_arguments(given: dict[str, Any]) -> None:
+    """Warns of arguments about worker processes, once in a process of each that is not PyTorch's default."""
     changed = [name for name, value in given.items() if value is not None and value != _WORKER_ARGUMENTS[name]]
     new = [name for name in changed if name not in _IGNORED]
     if new:
         _IGNORED.update(new)
-        why = "foreread decodes on threads, whose order is fixed, and has no worker processes"
+        why = "this loader decodes on threads, whose order is fixed, and has no worker processes"
         warnings.warn(f"ignored, because {why}: {', '.join(new)}", stacklevel=3)
 
 
@@ -115,9 +106,13 @@ class DataLoader:
         columns: the names of values of each sample (``foreread.index(table=...)``). Then a sample is a dict: ``"image"``
             (``"bytes"`` without images, or its fields), ``"label"`` and these. Batches are dicts, too: texts are lists,
             numbers with a fraction float32. So it is for samples of several files.
-        num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
-            Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
-            between runs. ``foreread.image`` has its own threads.
+        num_workers: threads or processes that decode and transform. With 0 (the default, as in PyTorch), the caller's thread
+            does it. Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and
+            vary between runs. ``foreread.image`` has its own threads.
+        workers: ``"threads"``, or ``"processes"``: PyTorch's worker processes, with its seeds, ``worker_init_fn``,
+            ``persistent_workers``, ``multiprocessing_context`` and ``timeout``. They get samples where they were read, without
+            a copy. By default processes if ``transform`` or ``decode`` is a Python function, Python has a global lock,
+            and this rank has at least four cores and two workers. Otherwise threads.
         prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
         device: where batches go, such as "cuda": copied from pinned memory on a stream of their own, one batch ahead.
@@ -155,6 +150,7 @@ class DataLoader:
         prefetch_factor: int | None = 2,
         pin_memory: bool = False,
         device: Any = None,
+        workers: Literal["threads", "processes"] | None = None,
         epochs: int | None = None,
         on_error: Literal["fail", "skip", "substitute"] = "fail",
         rank: int | None = None,
@@ -164,7 +160,7 @@ class DataLoader:
         for name, why in _REFUSED.items():
             if settings.pop(name, None) is not None:
                 raise ConfigError(f"{name}: {why}")
-        _ignore_worker_arguments(settings)
+        of_workers = {name: settings.pop(name) for name in _WORKER_ARGUMENTS if name in settings}
         num_workers = _number("num_workers", num_workers, 0, "of threads")
         prefetch_factor = _number("prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, 1, "of batches")
         if batch_size is None:
@@ -198,28 +194,33 @@ class DataLoader:
         self.seed = seed
         self.dataset = DatasetInfo(self._native)
         self._shuffle = shuffle
-        self._transform = transform
-        self._target_transform = target_transform
-        self._field_labels = None if labels is None else self._checked(lambda: FieldLabels(labels, self._native.catalog))
-        self._labelled = labels is not None or self._native.has_labels
-        self._decode = self._checked(lambda: decoder(decode, self._native, source))
-        self._columns = self._checked(lambda: _columns(columns, self._native.catalog))
-        self._named = columns is not None or isinstance(self._decode, Fields)
-        self._key = "bytes" if self._decode is raw else "image"
-        self._checked(lambda: self._check_names(labels))
+        self._maker = self._checked(
+            lambda: BatchMaker(
+                self._native,
+                source,
+                decode=decode,
+                transform=transform,
+                target_transform=target_transform,
+                collate_fn=collate_fn,
+                labels=labels,
+                columns=columns,
+                on_error=on_error,
+            )
+        )
         self._images: ImageStage | None = None
-        self._on_error = on_error
-        self._collate = default_collate if collate_fn is None else collate_fn
-        #: The device whose context pins batches, which threads do not inherit.
-        self._pin = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else -1 if pin_memory else None
-        self._plain = self._decode is raw and transform is None and target_transform is None
         # A batch has at most one part per thread. Several small batches keep all threads busy.
         ahead = max(prefetch_factor, _parts(num_workers * prefetch_factor, max(1, batch_size)))
-        if isinstance(self._decode, ImageDecoder):
-            self._images = ImageStage(self._decode, seed, prefetch_factor, pin_memory)
-        #: Whether a batch is the tensor of its decoded images.
-        self._whole = self._images is not None and transform is None and collate_fn is None and not self._named
-        self._pipeline: Pipeline[Any, Any, _Joined] = Pipeline(0 if self._whole else num_workers, ahead)
+        if pin_memory:
+            self._maker.pin = torch.cuda.current_device() if torch.cuda.is_available() else -1
+        if isinstance(self._maker.decode, ImageDecoder):
+            self._images = ImageStage(self._maker.decode, seed, prefetch_factor, pin_memory)
+        self._pipeline: Pipeline[Any, Any, Joined] | ProcessPipeline
+        if self._checked(lambda: _uses_processes(workers, num_workers, self._maker)):
+            processes = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": pin_memory}
+            self._pipeline = self._checked(lambda: ProcessPipeline(self._native, self._maker, processes | of_workers))
+        else:
+            _warn_of_worker_arguments(of_workers)
+            self._pipeline = Pipeline(0 if self._maker.whole else num_workers, ahead)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: The next position of the engine.
@@ -241,7 +242,7 @@ class DataLoader:
         #: Seconds of iterations since the last stats(), without the time between epochs.
         self._seconds = 0.0
         #: Replaces the samples of a batch without any decodable sample.
-        self._substitute: Any = _UNDECODABLE
+        self._substitute: Any = Missing.UNDECODABLE
         self._fixed = True
 
     #: Whether the attributes of which the engine has copies are set for good.
@@ -450,11 +451,11 @@ class DataLoader:
             raise
         if outcome is None or outcome.error is not None:
             return outcome
-        joined: _Joined = outcome.made
+        joined: Joined = outcome.made
         self.skipped += joined.bad
         made = joined.made
         if joined.missing:
-            if self._substitute is _UNDECODABLE:
+            if self._substitute is Missing.UNDECODABLE:
                 return outcome._replace(
                     made=None,
                     error=CorruptError(
@@ -463,8 +464,8 @@ class DataLoader:
                     ),
                 )
             with one_operator_thread():
-                made = self._pinned(self._collated([self._substitute] * joined.missing))
-        elif joined.last is not _UNDECODABLE:
+                made = self._maker.pinned(self._maker.collated([self._substitute] * joined.missing))
+        elif joined.last is not Missing.UNDECODABLE:
             self._substitute = joined.last
         return outcome._replace(made=made)
 
@@ -493,144 +494,9 @@ class DataLoader:
     def _made(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> Outcome | None:
         """The next batch and what was made of it, in the caller's thread or ahead. None at the end."""
         if (images := self._images) is None:
-            return self._pipeline.next(self._item, self._joined, wait, ready)
-        item, join = (_nothing, self._image_batch) if self._whole else (self._image_item, self._joined)
+            return self._pipeline.next(self._maker.item, self._maker.joined, wait, ready)
+        item, join = (_nothing, self._maker.image_batch) if self._maker.whole else (self._maker.image_item, self._maker.joined)
         return self._pipeline.next(item, join, lambda: images.wait(wait, ready), lambda: images.try_next(ready))
-
-    def _item(self, batch: Batch, at: int) -> Any:
-        sample = batch[at]
-        try:
-            item = self._decode(sample)
-        except Exception as error:
-            self._undecodable(batch, sample, error)
-            return _UNDECODABLE
-        return self._transformed(batch, sample, item)
-
-    def _image_item(self, decoded: DecodedBatch, at: int) -> Any:
-        batch = decoded.batch
-        if (why := decoded.failures.get(at)) is not None:
-            self._undecodable(batch, batch[at], why)
-            return _UNDECODABLE
-        return self._transformed(batch, batch[at], decoded.images[at])
-
-    def _image_batch(self, decoded: DecodedBatch, items: list[None]) -> _Joined:
-        """The batch whose images were decoded into one tensor."""
-        batch, images = decoded.batch, decoded.images
-        if not len(batch):
-            return _Joined(None)
-        if decoded.failures or (self._target_transform is not None):
-            return self._joined(decoded, [self._image_item(decoded, at) for at in range(len(batch))])
-        last = _UNDECODABLE
-        if self._on_error == "substitute":
-            last = (images[-1].clone(), self._label(batch[-1])) if self._labelled else images[-1].clone()
-        if not self._labelled:
-            return _Joined(images, last=last)
-        labels = default_collate([self._label(sample) for sample in batch] if self._field_labels else batch.labels)
-        # A list, as of `default_collate`, which makes the batches of damaged images.
-        return _Joined([images, self._pinned(labels)], last=last)
-
-    def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
-        """Raises, or warns of, a sample that cannot be decoded."""
-        what = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch}"
-        if self._on_error == "fail":
-            raise CorruptError(f"{what} cannot be decoded: {why}") from (why if isinstance(why, Exception) else None)
-        skips = self._on_error == "skip"
-        effect = "cannot be decoded and is left out" if skips else "cannot be decoded and is replaced"
-        warnings.warn(f"{what} {effect}: {why}", RuntimeWarning, stacklevel=3)
-
-    def _transformed(self, batch: Batch, sample: Sample, item: Any) -> Any:
-        try:
-            if self._transform is not None:
-                item = self._transform(item)
-            label = self._label(sample) if self._labelled else None
-            if self._labelled and self._target_transform is not None:
-                label = self._target_transform(label)
-            if self._labelled and label is None and self._collate is default_collate:
-                raise ConfigError(
-                    f"sample {sample.id} ({sample.path}) has no label: leave it out by catalog.filter(lambda row: row['label'] is "
-                    "not None), replace it by target_transform=, or set collate_fn="
-                )
-            if self._named:
-                return self._by_names(sample, item, label)
-            if not self._labelled:
-                return item
-        except Exception as error:
-            error.add_note(f"foreread: in the transform of sample {sample.id} ({sample.path}) of epoch {batch.epoch}")
-            raise
-        return item, label
-
-    def _check_names(self, labels: str | None) -> None:
-        """Checks that no two parts of a batch have one name."""
-        if not self._named:
-            return
-        names = list(self._decode.names) if isinstance(self._decode, Fields) else [self._key]
-        names += (["label"] if self._labelled else []) + self._columns
-        if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-            raise ConfigError(
-                f"two parts of a sample have the name {twice[0]!r}: name fields otherwise (path={{'mask': ...}}), leave labels out by "
-                "foreread.index(classes=[]), or choose other columns="
-            )
-
-    def _by_names(self, sample: Sample, item: Any, label: Any) -> dict[str, Any]:
-        """A sample as a dict. Missing values are an error, unless a function of the user's makes the batches."""
-        named = dict(item) if isinstance(item, dict) else {self._key: _tensor(item)}
-        named |= {"label": label} if self._labelled else {}
-        for name in self._columns:
-            value = sample[name]
-            if value is None and self._collate is default_collate:
-                raise ConfigError(
-                    f"sample {sample.id} ({sample.path}) has no value {name!r}: choose rows by foreread.index(filters=), or set "
-                    "collate_fn="
-                )
-            named[name] = torch.tensor(value, dtype=torch.float32) if isinstance(value, float) else value
-        return named
-
-    def _joined(self, batch: Any, items: list[Any]) -> _Joined:
-        """The collated items of a batch."""
-        bad = sum(item is _UNDECODABLE for item in items)
-        if bad:
-            good = [at for at, item in enumerate(items) if item is not _UNDECODABLE]
-            if self._on_error == "skip":
-                items = [items[at] for at in good]
-            elif good:
-                items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
-            else:
-                return _Joined(None, bad, missing=len(items))
-        if not items:
-            return _Joined(None, bad)
-        last = items[-1] if self._on_error == "substitute" else _UNDECODABLE
-        return _Joined(self._pinned(self._collated(items)), bad, last=last)
-
-    def _pinned(self, batch: Any) -> Any:
-        if self._pin is None:
-            return batch
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        with torch.cuda.device(self._pin) if self._pin >= 0 else nullcontext():
-            return pin_memory(batch)
-
-    def _label(self, sample: Sample) -> Any:
-        return sample.label if self._field_labels is None else self._field_labels.of(sample, sample.id)
-
-    def _collated(self, items: list[Any]) -> Any:
-        """The batch of `items`. PyTorch's collate function knows no images, and its error does not say what to do."""
-        try:
-            return self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
-        except RuntimeError as error:
-            if self._collate is default_collate and "equal size" in str(error):
-                why = "samples of a batch have several shapes or lengths: set collate_fn= to a function that pads or lists them"
-                raise RuntimeError(f"{why} ({error})") from error
-            raise
-        except TypeError as error:
-            first = items[0]
-            if self._named:
-                first = next(iter(first.values()))
-            elif self._labelled:
-                first = first[0]
-            if self._collate is default_collate and type(first).__module__.partition(".")[0] == "PIL":
-                why = "images cannot be batched; set transform= to a function that makes tensors, such as transforms.ToTensor()"
-                raise TypeError(why) from error
-            raise
 
     # ---- state ----
 
@@ -706,6 +572,23 @@ def _samples(outcome: Outcome) -> Batch:
     return batch
 
 
+def _uses_processes(workers: str | None, num_workers: int, maker: BatchMaker) -> bool:
+    """Whether batches are made in worker processes."""
+    if workers not in (None, "threads", "processes"):
+        raise ConfigError(f"workers must be 'threads' or 'processes', not {workers!r}")
+    if isinstance(maker.decode, ImageDecoder):
+        if workers == "processes":
+            raise ConfigError("workers='processes': foreread.image decodes on native threads: leave workers= out")
+        return False
+    if workers is not None:
+        return workers == "processes" and num_workers > 0
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    cores = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    # Unless processes are forked, functions are pickled, which those of a notebook or a closure cannot be.
+    is_forked = torch.multiprocessing.get_start_method() == "fork"
+    return maker.is_python and has_lock and is_forked and cores >= _LEAST_CORES and num_workers > 1
+
+
 def _number(name: str, given: Any, least: int, what: str) -> int:
     """Checks an integer argument and its minimum."""
     try:
@@ -717,34 +600,9 @@ def _number(name: str, given: Any, least: int, what: str) -> int:
     return number
 
 
-def _columns(names: Sequence[str] | None, catalog: Catalog) -> list[str]:
-    """Checks the names of values."""
-    if isinstance(names, str):
-        raise TypeError(f"columns must be a list of names, not {names!r}")
-    known = [*catalog.value_names, *([catalog.label_column] if catalog.label_column else [])]
-    if unknown := [name for name in names or () if name not in known]:
-        raise ConfigError(f"columns: samples have no value {unknown[0]!r}, but {', '.join(catalog.value_names) or 'none'}")
-    return list(names or ())
-
-
 def _parts(whole: int, size: int) -> int:
     """`whole` divided by `size`, rounded up."""
     return (whole + size - 1) // size
-
-
-def _tensor(item: Any) -> Any:
-    """Bytes as tensors of bytes, which collate if they have equal lengths. Several fields are a dict of bytes: what lies between
-    the members of a shard is no data."""
-    if isinstance(item, tuple):
-        return (_tensor(item[0]), *item[1:])
-    if not isinstance(item, Sample):
-        return item
-    if len(names := item.field_names) > 1:
-        return {name: bytes(item.field(name)) for name in names}
-    with warnings.catch_warnings():
-        # The buffer is read-only, and collating copies it.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.frombuffer(item, dtype=torch.uint8) if len(item) else torch.empty(0, dtype=torch.uint8)
 
 
 def _pins(wanted: bool) -> bool:

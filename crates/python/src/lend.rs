@@ -1,0 +1,91 @@
+//! Batches of a loader for worker processes, in Python.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use foreread::share::{BatchLender, ServerSettings};
+use pyo3::prelude::*;
+
+use crate::batch::PyBatch;
+use crate::errors::ExceptionClass;
+use crate::interrupt::Interrupted;
+use crate::process_local::ProcessLocal;
+use crate::run::{self, Closable};
+
+/// A lender, empty after closing.
+#[derive(Debug)]
+struct LenderSlot(Mutex<Option<BatchLender>>);
+
+impl LenderSlot {
+    fn lock(&self) -> MutexGuard<'_, Option<BatchLender>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Closable for LenderSlot {
+    fn close(&self, _: Duration, _: Interrupted) {
+        let taken = self.lock().take();
+        drop(taken);
+    }
+}
+
+/// Lends batches of a loader to worker processes, which get them by ShareClient.batch(). Made by
+/// Loader.lender().
+#[pyclass(name = "BatchLender", frozen, module = "foreread")]
+#[derive(Debug)]
+pub struct PyBatchLender {
+    slot: ProcessLocal<Arc<LenderSlot>>,
+    address: String,
+}
+
+impl PyBatchLender {
+    pub(crate) fn new(lender: BatchLender) -> Self {
+        let address = lender.address();
+        let slot = Arc::new(LenderSlot(Mutex::new(Some(lender))));
+        run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
+        Self { slot: ProcessLocal::new(slot), address }
+    }
+
+    /// Applies `work` to the lender without the GIL.
+    fn with(&self, py: Python<'_>, work: impl FnOnce(&BatchLender) + Send) -> PyResult<()> {
+        let slot = self.slot.get("BatchLender")?;
+        py.detach(|| slot.lock().as_ref().map(work))
+            .ok_or_else(|| ExceptionClass::Closed.with("the loader is closed; create a new one"))
+    }
+}
+
+#[pymethods]
+impl PyBatchLender {
+    /// The address for ShareClient, including its secret.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Lends a batch under a number, until it is taken back.
+    fn lend(&self, py: Python<'_>, number: u64, batch: &PyBatch) -> PyResult<()> {
+        let batch = batch.batch().clone();
+        self.with(py, |lender| lender.lend(number, batch))
+    }
+
+    /// Takes a batch back.
+    fn take_back(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.with(py, |lender| lender.take_back(number))
+    }
+
+    /// Takes all batches back, and refuses those below a number from now on.
+    fn refuse_below(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.with(py, |lender| lender.refuse_below(number))
+    }
+
+    /// Fails the requests of workers. Closing twice is not an error.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let slot = self.slot.get("BatchLender")?;
+        py.detach(|| slot.close(Duration::ZERO, Interrupted::default()));
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        "<foreread.BatchLender>".to_owned()
+    }
+}

@@ -236,6 +236,15 @@ impl Builder {
         self
     }
 
+    /// Reads into memory that other processes can map, for [`Loader::lend_batches`]. Forked children do
+    /// not have it.
+    #[cfg(all(feature = "share", target_os = "linux"))]
+    #[must_use]
+    pub fn lend_batches(self) -> Self {
+        self.buffers.share();
+        self
+    }
+
     /// Resumes a run from its state ([`Loader::state`]). Another order or other data are an error.
     /// Batch size, number of ranks and number of epochs may differ.
     #[must_use]

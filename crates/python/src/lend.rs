@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use foreread::share::{BatchLender, ServerSettings};
+use foreread::share::BatchLender;
 use pyo3::prelude::*;
 
 use crate::batch::PyBatch;

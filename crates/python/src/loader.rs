@@ -205,6 +205,9 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
             None => {}
         }
     }
+    if settings.lends {
+        builder = builder.lend_batches();
+    }
     if let Some(state) = settings.resume {
         builder = builder.resume(state);
     }
@@ -302,8 +305,7 @@ impl PyLoader {
         self.watch.before(py, None, || self.run().ok()?.report(py))
     }
 
-    /// A lender of batches to worker processes. Samples that are read from now on are in memory that
-    /// these can map.
+    /// A lender of batches to worker processes.
     fn lender(&self, py: Python<'_>) -> PyResult<PyBatchLender> {
         let lender = self.with(py, |run| run.lend_batches(ServerSettings::default()))?;
         lender.map(PyBatchLender::new).map_err(|error| errors::raised(&error))

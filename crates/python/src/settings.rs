@@ -40,6 +40,8 @@ pub(crate) struct PythonSettings {
     pub(crate) peers: bool,
     /// Whether to show progress.
     pub(crate) progress: bool,
+    /// Whether batches are lent to worker processes. `foreread.torch` sets it.
+    pub(crate) lends: bool,
 }
 
 impl PythonSettings {
@@ -76,7 +78,7 @@ impl PythonSettings {
         overrides: Vec<(&'static str, String)>,
     ) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
-        let (mut resume, mut progress) = (None, false);
+        let (mut resume, mut progress, mut lends) = (None, false, false);
         for (name, value) in given.into_iter().flatten() {
             let name: String = name.extract()?;
             if value.is_none() {
@@ -84,6 +86,7 @@ impl PythonSettings {
             }
             match name.as_str() {
                 "progress" => progress = flag(&name, &value)?,
+                "lends" => lends = flag(&name, &value)?,
                 "resume" => resume = Some(state(&value)?),
                 _ => match knobs_of(PYTHON).find(|knob| knob.argument() == name) {
                     Some(knob) => knobs.push((knob.name, text(knob, &name, &value)?)),
@@ -103,7 +106,7 @@ impl PythonSettings {
         }
         let config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
         let peers = knobs.get("peers").is_none_or(|(value, _)| value != "off");
-        Ok(Self { config, resume, peers, progress })
+        Ok(Self { config, resume, peers, progress, lends })
     }
 }
 

@@ -112,7 +112,7 @@ class DataLoader:
         workers: ``"threads"``, or ``"processes"``: PyTorch's worker processes, with its seeds, ``worker_init_fn``,
             ``persistent_workers``, ``multiprocessing_context`` and ``timeout``. They get samples where they were read, without
             a copy. By default processes if ``transform`` or ``decode`` is a Python function, Python has a global lock,
-            and this rank has at least four cores and two workers. Otherwise threads.
+            and this rank has at least four cores and two workers, or if there is a ``worker_init_fn``. Otherwise threads.
         prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
         device: where batches go, such as "cuda": copied from pinned memory on a stream of their own, one batch ahead.
@@ -175,6 +175,11 @@ class DataLoader:
         transform = taken.get("transform") if transform is None else transform
         target_transform = taken.get("target_transform") if target_transform is None else target_transform
         rank, world_size = _ranks(rank, world_size)
+        if of_workers.get("worker_init_fn") is not None and workers is None and num_workers > 0:
+            workers = "processes"
+        lends = _uses_processes(workers, num_workers, decode, transform)
+        if not lends and of_workers.get("worker_init_fn") is not None:
+            raise ConfigError("worker_init_fn: it needs workers='processes' and num_workers=; so does wrap(your_loader)")
         self._native = Loader(
             source,
             batch_size=batch_size,
@@ -186,7 +191,7 @@ class DataLoader:
             rank=rank,
             world_size=world_size,
             on_error=on_error,
-            **settings,
+            **(settings | {"lends": lends}),
         )
         taken.get("check", lambda loader: None)(self._native)
         self.batch_size = batch_size
@@ -215,7 +220,7 @@ class DataLoader:
         if isinstance(self._maker.decode, ImageDecoder):
             self._images = ImageStage(self._maker.decode, seed, prefetch_factor, pin_memory)
         self._pipeline: Pipeline[Any, Any, Joined] | ProcessPipeline
-        if self._checked(lambda: _uses_processes(workers, num_workers, self._maker)):
+        if lends:
             processes = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": pin_memory}
             self._pipeline = self._checked(lambda: ProcessPipeline(self._native, self._maker, processes | of_workers))
         else:
@@ -572,21 +577,20 @@ def _samples(outcome: Outcome) -> Batch:
     return batch
 
 
-def _uses_processes(workers: str | None, num_workers: int, maker: BatchMaker) -> bool:
+def _uses_processes(workers: str | None, num_workers: int, decode: Any, transform: Any) -> bool:
     """Whether batches are made in worker processes."""
     if workers not in (None, "threads", "processes"):
         raise ConfigError(f"workers must be 'threads' or 'processes', not {workers!r}")
-    if isinstance(maker.decode, ImageDecoder):
+    if isinstance(decode, ImageDecoder):
         if workers == "processes":
             raise ConfigError("workers='processes': foreread.image decodes on native threads: leave workers= out")
         return False
-    if workers is not None:
+    if workers is not None or num_workers < 2 or (transform is None and not callable(decode)):
         return workers == "processes" and num_workers > 0
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
     cores = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     # Unless processes are forked, functions are pickled, which those of a notebook or a closure cannot be.
-    is_forked = torch.multiprocessing.get_start_method() == "fork"
-    return maker.is_python and has_lock and is_forked and cores >= _LEAST_CORES and num_workers > 1
+    return has_lock and cores >= _LEAST_CORES and torch.multiprocessing.get_start_method() == "fork"
 
 
 def _number(name: str, given: Any, least: int, what: str) -> int:

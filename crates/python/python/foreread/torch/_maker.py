@@ -81,8 +81,6 @@ class BatchMaker:
         self._plain = self.decode is raw and transform is None and target_transform is None
         #: Whether a batch is the tensor of its decoded images.
         self.whole = isinstance(self.decode, ImageDecoder) and transform is None and collate_fn is None and not self._named
-        #: Whether the user's Python makes items.
-        self.is_python = transform is not None or callable(decode)
         #: The device whose context pins batches, which threads do not inherit. None: they are not pinned here.
         self.pin: int | None = None
         #: Collects warnings, in worker processes.

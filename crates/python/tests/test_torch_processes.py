@@ -1,0 +1,244 @@
+"""Batches that foreread's own loader makes in worker processes are PyTorch's, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import foreread
+import numpy
+from conftest import content
+from foreread import errors
+from foreread.torch import DataLoader
+from torch.utils.data import DistributedSampler, get_worker_info
+from torch_images import assert_same, folder, images, to_tensor  # noqa: F401
+from waiting import until
+
+
+class Noise:
+    """A transform that depends on the generators of its worker."""
+
+    def __call__(self, sample: Any) -> Any:
+        worker = get_worker_info()
+        drawn = [torch.rand(1).item(), random.random(), numpy.random.random(), worker.id if worker else -1]
+        return torch.tensor([len(bytes(sample)), *drawn], dtype=torch.float64)
+
+
+def raw(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def initial(number: int) -> None:
+    torch.manual_seed(100 + number)
+    random.seed(200 + number)
+
+
+def loader(directory: Any, **settings: Any) -> DataLoader:
+    wanted: dict[str, Any] = {"batch_size": 7, "decode": "bytes", "num_workers": 2, "workers": "processes", "seed": 5}
+    return DataLoader(str(directory), **(wanted | settings))
+
+
+class AsList:
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return [(bytes(item), label) for item, label in items]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [False, True])
+# semantics: PY-23
+def test_batches_and_random_numbers_are_those_of_pytorch(directory: Path, context: str, persistent: bool) -> None:
+    from torchvision.datasets import DatasetFolder
+
+    data = DatasetFolder(str(directory), raw, (".bin",), Noise())
+    of_workers: dict[str, Any] = {"num_workers": 3, "persistent_workers": persistent, "multiprocessing_context": context}
+    sampler = DistributedSampler(data, 2, 1, seed=5)
+    theirs = torch.utils.data.DataLoader(data, 7, sampler=sampler, worker_init_fn=initial, **of_workers)
+    ours = loader(directory, transform=Noise(), rank=1, world_size=2, peers="off", worker_init_fn=initial, **of_workers)
+    with ours:
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            torch.manual_seed(epoch)
+            expected = list(theirs)
+            after = torch.rand(1)
+            torch.manual_seed(epoch)
+            assert_same(list(ours), expected)
+            assert torch.equal(torch.rand(1), after)
+        assert ours._pipeline.waited > 0
+
+
+# semantics: PY-23
+def test_seeds_of_workers_are_drawn_as_in_pytorch(directory: Path) -> None:
+    from torchvision.datasets import DatasetFolder
+
+    data = DatasetFolder(str(directory), raw, (".bin",), Noise())
+    sampler = DistributedSampler(data, 1, 0, seed=5)
+    theirs = torch.utils.data.DataLoader(data, 7, sampler=sampler, num_workers=2)
+    with loader(directory, transform=Noise()) as ours:
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            torch.manual_seed(9)
+            expected = list(theirs)
+            torch.manual_seed(9)
+            assert_same(list(ours), expected)
+
+
+class IsShared:
+    """Whether the bytes lie in memory of a file without a name."""
+
+    def __call__(self, sample: Any) -> Any:
+        at = numpy.frombuffer(sample, numpy.uint8).__array_interface__["data"][0]
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= at < last:
+                return "memfd:" in line
+        return False
+
+
+# semantics: PY-23
+def test_samples_come_without_a_copy(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"{number:02}.bin").write_bytes(bytes([number]) * 100_000)
+    with loader(tmp_path, transform=IsShared(), collate_fn=list, memory="16MiB") as ours:
+        assert all(flag for _ in range(2) for batch in ours for flag in batch)
+
+
+# semantics: PY-23
+def test_left_epochs_resumes_and_jumps(directory: Path) -> None:
+    with loader(directory, collate_fn=AsList(), workers="threads", num_workers=0) as threads:
+        expected = [list(threads) for _ in range(4)]
+    with loader(directory, collate_fn=AsList()) as ours:
+        seen = iter(ours)
+        first = [next(seen) for _ in range(3)]
+        assert first == expected[0][:3]
+        state = ours.state_dict()
+        # Left early: the next iteration is the next epoch.
+        assert list(ours) == expected[1]
+        ours.set_epoch(3)
+        assert list(ours) == expected[3]
+        ours.load_state_dict(state)
+        assert list(ours) == expected[0][3:]
+        assert list(ours) == expected[1]
+        # A look.
+        assert next(iter(ours)) == expected[2][0]
+        assert list(ours) == expected[2]
+    with loader(directory, collate_fn=AsList(), batch_size=5) as other:
+        other.load_state_dict(state)
+        rest = [item for batch in other for item in batch]
+        assert rest == [item for batch in expected[0][3:] for item in batch]
+
+
+class FailsAt:
+    """Fails for one sample, or ends its process."""
+
+    def __init__(self, text: bytes, kill: bool = False) -> None:
+        self._text = text
+        self._kill = kill
+
+    def __call__(self, sample: Any) -> Any:
+        if bytes(sample) == self._text:
+            if self._kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("no such animal")
+        return sample
+
+
+# semantics: PY-23
+def test_error_of_a_transform_leaves_the_other_batches(directory: Path) -> None:
+    with loader(directory, collate_fn=AsList(), workers="threads") as threads:
+        expected = list(threads)
+    text = expected[4][0][0]
+    with loader(directory, collate_fn=AsList(), transform=FailsAt(text)) as ours:
+        batches = iter(ours)
+        assert [next(batches) for _ in range(4)] == expected[:4]
+        with pytest.raises(ValueError, match=r"(?s)worker process 0.*no such animal.*transform of sample") as raised:
+            next(batches)
+        assert "class" in str(raised.value)
+        assert list(batches) == expected[5:]
+
+
+# semantics: PY-23
+def test_killed_worker_is_an_error_as_in_pytorch(directory: Path) -> None:
+    with loader(directory, collate_fn=AsList(), workers="threads") as threads:
+        expected = list(threads)
+    with loader(directory, collate_fn=AsList(), transform=FailsAt(expected[4][0][0], kill=True)) as ours:
+        batches = iter(ours)
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            for _ in expected:
+                next(batches)
+
+
+class Undecodable:
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def __call__(self, sample: Any) -> Any:
+        if bytes(sample) == self._text:
+            raise OSError("broken data stream")
+        return bytes(sample)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "substitute"])
+# semantics: PY-23
+def test_undecodable_samples_are_left_out_or_replaced(directory: Path, on_error: Any) -> None:
+    given = {"decode": Undecodable(content(17)), "collate_fn": AsList(), "on_error": on_error}
+    found = []
+    for workers in ("threads", "processes"):
+        with loader(directory, workers=workers, **given) as ours:
+            with pytest.warns(RuntimeWarning, match="017.bin.*broken data stream"):
+                found.append(list(ours))
+            assert ours.skipped == 1
+    assert found[0] == found[1]
+
+
+def children() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
+                found.add(int(entry.name))
+        except OSError:
+            pass  # It has ended.
+    return found
+
+
+# semantics: PY-23
+def test_closing_ends_the_workers(directory: Path) -> None:
+    before = children()
+    ours = loader(directory, collate_fn=AsList(), persistent_workers=True)
+    assert len(list(ours)) == 15
+    assert len(children() - before) >= 2
+    ours.close()
+    until("the workers have ended", lambda: not children() - before)
+    with pytest.raises(errors.ClosedError):
+        next(iter(ours))
+
+
+def test_workers_of_a_dropped_loader_end(directory: Path) -> None:
+    before = children()
+    ours = loader(directory, collate_fn=AsList())
+    next(iter(ours))
+    del ours
+    until("the workers have ended", lambda: not children() - before)
+
+
+def test_arguments_are_checked(directory: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="workers must be"):
+        loader(directory, workers="both")
+    with pytest.raises(errors.ConfigError, match=r"foreread\.image decodes on native threads"):
+        loader(directory, decode=foreread.image(32))
+    with loader(directory, num_workers=0, collate_fn=AsList()) as ours:
+        assert len(list(ours)) == 15
+
+
+def test_images_as_in_pytorch(images: Path, folder: Any) -> None:
+    sampler = DistributedSampler(folder, 1, 0, seed=5)
+    theirs = torch.utils.data.DataLoader(folder, 8, sampler=sampler, num_workers=2)
+    with loader(images, batch_size=8, decode="auto", transform=to_tensor) as ours:
+        assert_same(list(ours), list(theirs))

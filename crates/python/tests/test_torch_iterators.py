@@ -286,7 +286,7 @@ def test_collation_runs_ahead_on_one_operator_thread(images: Path) -> None:
     try:
         for workers, expected in ((2, (False, 1)), (0, (True, 1))):
             where.clear()
-            with DataLoader(images, 8, transform=to_tensor, num_workers=workers, collate_fn=collate) as loader:
+            with DataLoader(images, 8, transform=to_tensor, num_workers=workers, collate_fn=collate, workers="threads") as loader:
                 assert len(list(loader)) == 13 and where == {expected}
         assert torch.get_num_threads() == 3
     finally:

@@ -145,7 +145,7 @@ def test_transforms_exception_names_the_sample(images: Path) -> None:
         raise Odd("no")
 
     for threads in (0, 2):
-        with DataLoader(images, 8, transform=transform, num_workers=threads) as loader:
+        with DataLoader(images, 8, transform=transform, num_workers=threads, workers="threads") as loader:
             loader.set_epoch(3)
             with pytest.raises(Odd, match="no") as raised:
                 next(iter(loader))
@@ -296,7 +296,7 @@ def test_operators_use_one_thread_in_each_decoding_thread(images: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with DataLoader(images, 8, transform=transform, num_workers=2) as loader:
+        with DataLoader(images, 8, transform=transform, num_workers=2, workers="threads") as loader:
             assert len(list(loader)) > 1
         assert (numbers, torch.get_num_threads()) == ({(False, 1)}, 3)
     finally:

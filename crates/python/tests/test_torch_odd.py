@@ -380,7 +380,7 @@ def test_small_batches_keep_all_threads_busy(images: Path) -> None:
             busy -= 1
         return 1
 
-    with DataLoader(images, 1, transform=transform, num_workers=8) as loader:
+    with DataLoader(images, 1, transform=transform, num_workers=8, workers="threads") as loader:
         for _, _ in zip(range(24), loader):
             pass
     assert most == 8, most

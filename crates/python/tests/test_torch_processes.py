@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +113,39 @@ def test_samples_come_without_a_copy(tmp_path: Path) -> None:
         assert all(flag for _ in range(2) for batch in ours for flag in batch)
 
 
+#: A rank whose workers say which samples they got without a copy.
+RANK = """
+    import json, sys
+    sys.path.insert(0, sys.argv[2])
+    import foreread.torch, test_torch_processes as tests
+    settings = {"decode": "bytes", "num_workers": 2, "workers": "processes", "memory": "16MiB"}
+    with foreread.torch.DataLoader(sys.argv[1], 7, transform=tests.IsShared(), collate_fn=list, **settings) as loader:
+        flags = [[flag for batch in loader for flag in batch] for _ in range(3)]
+        together, requests = loader._native.plan["together"], loader._native.report()["origin_requests"]
+        print(json.dumps([flags, together, requests]))
+"""
+
+
+# semantics: PY-23
+def test_workers_of_ranks_get_samples_of_their_nodes_cache_without_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "meet").mkdir()
+    for number in range(60):
+        path = tmp_path / "data" / f"{number:02}.bin"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([number]) * 100_000)
+    launched = {"WORLD_SIZE": "2", "FOREREAD_MEET": str(tmp_path / "meet"), "FOREREAD_TOKEN": "b7e1c95a03f64d2893ab5c17e0d68f42"}
+    command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path / "data"), str(Path(__file__).parent)]
+    ranks = [
+        subprocess.Popen(command, env=os.environ | launched | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    ended = [json.loads(rank.communicate(timeout=180)[0]) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks) and all(together for _, together, _ in ended)
+    assert sum(requests for *_, requests in ended) == 60
+    for flags, *_ in ended:
+        assert [len(epoch) for epoch in flags] == [30] * 3 and all(map(all, flags))
+
+
 # semantics: PY-23
 def test_left_epochs_resumes_and_jumps(directory: Path) -> None:
     with loader(directory, collate_fn=AsList(), workers="threads", num_workers=0) as threads:
@@ -161,6 +198,21 @@ def test_error_of_a_transform_leaves_the_other_batches(directory: Path) -> None:
             next(batches)
         assert "class" in str(raised.value)
         assert list(batches) == expected[5:]
+
+
+def test_unpicklable_results_and_errors_are_errors(directory: Path) -> None:
+    """Python's queues print such an error and wait for ever."""
+
+    class Odd(Exception):
+        pass
+
+    def odd(sample: Any) -> Any:
+        raise Odd("what now")
+
+    with loader(directory, transform=odd) as ours, pytest.raises(RuntimeError, match=r"(?s)worker process.*Odd: what now"):
+        next(iter(ours))
+    with loader(directory, collate_fn=lambda items: lambda: items) as ours, pytest.raises(AttributeError, match="pickle"):
+        next(iter(ours))
 
 
 # semantics: PY-23

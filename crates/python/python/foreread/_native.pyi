@@ -15,6 +15,7 @@ from ._stats import Stats
 __all__ = [
     "MAX_EPOCHS",
     "Batch",
+    "BatchLender",
     "Catalog",
     "Compared",
     "Field",
@@ -201,6 +202,8 @@ class Loader:
         """The run's position as text, for `resume=`, also with another world size or batch size."""
     def watch(self) -> None:
         """Marks the last batch as done in the progress bar. Requesting another batch does this automatically."""
+    def lender(self) -> BatchLender:
+        """A lender of batches to worker processes."""
     def jump(self, state: str) -> None:
         """Continues at a state. Batches read ahead are dropped, caches stay."""
     def report(self) -> dict[str, Any]:
@@ -375,6 +378,22 @@ class PageCacheReader:
         """Ends its threads."""
 
 @final
+class BatchLender:
+    """Lends batches of a loader to worker processes, which get them by ``ShareClient.batch()``. Made by ``Loader.lender()``."""
+
+    @property
+    def address(self) -> str:
+        """The address for ShareClient, including its secret."""
+    def lend(self, number: int, batch: Batch) -> None:
+        """Lends a batch under a number, until it is taken back."""
+    def take_back(self, number: int) -> None:
+        """Takes a batch back."""
+    def refuse_below(self, number: int) -> None:
+        """Takes all batches back, and refuses those below a number from now on."""
+    def close(self) -> None:
+        """Fails the requests of workers. Closing twice is not an error."""
+
+@final
 class ShareClient:
     """Samples of another process's Source, for workers. Source.share() returns the address.
 
@@ -386,6 +405,9 @@ class ShareClient:
         """One sample."""
     def get_many(self, ids: Sequence[int]) -> list[SharedSample]:
         """Several samples, read concurrently, in the order of `ids`."""
+    def batch(self, number: int, catalog: Catalog) -> tuple[int, list[Sample]]:
+        """The epoch and the samples of a batch that a BatchLender lends under a number. Waits until it is lent. `catalog` is
+        that of the loader."""
     def call(self, name: str, payload: bytes | None = None) -> bytes:
         """Sends a named request: 'report' returns the report as JSON, 'path' the path of the sample id in the payload."""
     def close(self) -> None:

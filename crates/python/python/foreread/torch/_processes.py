@@ -11,8 +11,10 @@ No thread waits for the engine: a request for a batch lends the ready ones to th
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
+import pickle
 import time
 import warnings
 from collections import deque
@@ -54,10 +56,35 @@ class _LentBatches(torch.utils.data.Dataset[Any]):
         try:
             batch = LentSamples(*self._client.batch(number, self._catalog))
             joined = maker.joined(batch, [maker.item(batch, at) for at in range(len(batch))])
+            if not maker.has_default_collate:
+                _check(joined)
         except Exception:
-            worker = torch.utils.data.get_worker_info()
-            return number, ExceptionWrapper(where=f"in DataLoader worker process {worker.id if worker else 0}")
+            return number, _wrapped()
         return number, joined._replace(warnings=tuple(maker.noted))
+
+
+class _Check(pickle.Pickler):
+    """Pickles without the contents of tensors, which are shared."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (int, ()) if isinstance(value, torch.Tensor) else NotImplemented
+
+
+def _check(value: Any) -> None:
+    """Raises if a value cannot be pickled. Python's queues print such an error and wait for ever."""
+    _Check(io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
+
+
+def _wrapped() -> ExceptionWrapper:
+    """The exception that is handled now, for the trainer's process."""
+    worker = torch.utils.data.get_worker_info()
+    wrapped = ExceptionWrapper(where=f"in DataLoader worker process {worker.id if worker else 0}")
+    try:
+        _check(wrapped)
+    except Exception:
+        # A class that only this process has.
+        wrapped.exc_type = RuntimeError
+    return wrapped
 
 
 class ProcessPipeline:

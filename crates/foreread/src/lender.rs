@@ -48,6 +48,34 @@ impl Loader {
 
 /// Lends batches to worker processes: see [`Loader::lend_batches`]. Dropping it takes all back, and
 /// fails the requests of workers.
+///
+/// ```
+/// use foreread::Loader;
+/// use foreread::share::{Client, LentBatch, ServerSettings};
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// let loader = Loader::builder(path).batch_size(2).epochs(1).lend_batches().start()?;
+/// let lender = loader.lend_batches(ServerSettings::default())?;
+///
+/// // In a worker process, which may request a batch before it is lent:
+/// let client = Client::connect(&lender.address())?;
+/// let request = |number| {
+///     let client = client.clone();
+///     std::thread::spawn(move || LentBatch::of(&client, number, &mut || false))
+/// };
+/// let (first, second) = (request(0), request(1));
+///
+/// let batch = loader.batches().next().expect("a batch")?;
+/// let ids: Vec<_> = batch.iter().map(|(id, _)| id).collect();
+/// lender.lend(0, batch);
+/// let first = first.join().expect("no panic")?;
+/// assert_eq!(first.samples.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids);
+/// // An iteration that ends early refuses the requests of its workers.
+/// lender.refuse_below(2);
+/// assert!(second.join().expect("no panic").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct BatchLender {
     server: Server,

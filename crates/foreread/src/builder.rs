@@ -236,8 +236,8 @@ impl Builder {
         self
     }
 
-    /// Reads into memory that other processes can map, for [`Loader::lend_batches`]. Forked children do
-    /// not have it.
+    /// Reads into memory that other processes can map, for [`Loader::lend_batches`]. Forked
+    /// children do not have it.
     #[cfg(all(feature = "share", target_os = "linux"))]
     #[must_use]
     pub fn lend_batches(self) -> Self {

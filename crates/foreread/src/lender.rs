@@ -32,8 +32,8 @@ const INDEX_BITS: u32 = 24;
 impl Loader {
     /// Lends batches to other processes of the same user on this machine while the lender lives.
     ///
-    /// Samples that were read before are copied, unless the run was built
-    /// [for it](crate::Builder::lend_batches). Forked children do not have the memory of the others.
+    /// Samples that were read before are copied, unless the run was built [for
+    /// it](crate::Builder::lend_batches). Forked children do not have the memory of the others.
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.

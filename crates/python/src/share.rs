@@ -6,8 +6,8 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use foreread::SampleId;
 use bytes::Bytes;
+use foreread::SampleId;
 use foreread::share::{Client, LentBatch, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 use foreread::size::ByteSize;
 use pyo3::ffi;

@@ -127,7 +127,7 @@ RANK = """
 
 
 # semantics: PY-23
-def test_workers_of_ranks_get_samples_of_their_nodes_cache_without_a_copy(tmp_path: Path) -> None:
+def test_workers_of_ranks_get_samples_without_a_copy(tmp_path: Path) -> None:
     (tmp_path / "meet").mkdir()
     for number in range(60):
         path = tmp_path / "data" / f"{number:02}.bin"

@@ -112,7 +112,7 @@ class BatchMaker:
             return Joined(None)
         if decoded.failures or (self._target_transform is not None):
             return self.joined(decoded, [self.image_item(decoded, at) for at in range(len(batch))])
-        last = Missing.UNDECODABLE
+        last: Any = Missing.UNDECODABLE
         if self._on_error == "substitute":
             last = (images[-1].clone(), self._label(batch[-1])) if self._labelled else images[-1].clone()
         if not self._labelled:

@@ -118,8 +118,8 @@ class ProcessPipeline:
         self,
         make: Callable[..., Any],
         join: Callable[..., Any],
-        wait: Callable[[], Batch | None],
-        ready: Callable[[], Batch | None],
+        wait: Callable[[], Any],
+        ready: Callable[[], Any],
     ) -> Outcome | None:
         """The next batch with its result or exception: see ``Pipeline.next``. The workers have their own `make` and `join`."""
         if os.getpid() != self._pid:
@@ -148,6 +148,7 @@ class ProcessPipeline:
             made.reraise()
         except Exception as error:
             return Outcome(batch, error=error)
+        raise AssertionError("an exception was raised again")
 
     def _fill(self, ready: Callable[[], Batch | None]) -> None:
         while self._failed is None and len(self._in_flight) < self._ahead:

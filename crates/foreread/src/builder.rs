@@ -95,7 +95,8 @@ config_rows!(setters);
 
 impl Loader {
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
-    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
+    /// Braces name several shards ([`expand`](foreread_dataset::expand)). Nothing is opened before
+    /// the run is prepared or started, which reports invalid settings.
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder::new(target.into(), Config::default())
     }
@@ -187,7 +188,8 @@ impl Builder {
     }
 
     /// Adds a directory of the disk tier, with the most bytes of its cache. May be called several
-    /// times.
+    /// times. The size is per node: its ranks divide it. The directory is created if its parent
+    /// exists.
     #[must_use]
     pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
         self.config.disk.push(Disk { directory: directory.into(), bytes, shared: false });
@@ -209,7 +211,8 @@ impl Builder {
         self
     }
 
-    /// The backends for URLs.
+    /// The backends for URLs. Default: [`Registry::with_defaults`]. [`backend`](crate::backend) has
+    /// an example with a custom one.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
@@ -229,7 +232,7 @@ impl Builder {
         self
     }
 
-    /// The allocator of memory for samples.
+    /// The allocator of memory for samples. Default: regions of the loader, whose memory is reused.
     #[must_use]
     pub fn buffers(mut self, buffers: Arc<dyn Buffers>) -> Self {
         self.buffers = buffers;
@@ -246,16 +249,16 @@ impl Builder {
     }
 
     /// Resumes a run from its state ([`Loader::state`]). Another order or other data are an error.
-    /// Batch size, number of ranks and number of epochs may differ.
+    /// Batch size, number of ranks and number of epochs may differ. [`State`] has an example.
     #[must_use]
     pub fn resume(mut self, state: State) -> Self {
         self.resume = Some(state);
         self
     }
 
-    /// Joins a group with the other ranks of this rendezvous. If it has a host for caches, one node
-    /// keeps each sample for all. Preparing waits for the other ranks. Rank and world size come
-    /// from the settings.
+    /// Joins a group with the other ranks of this rendezvous ([`ranks`](crate::ranks)). If it has a
+    /// host for caches, one node keeps each sample for all. Preparing waits for the other ranks.
+    /// Rank and world size come from the settings.
     #[cfg(all(feature = "share", target_os = "linux"))]
     #[must_use]
     pub fn peers(mut self, meeting: crate::ranks::Meeting) -> Self {

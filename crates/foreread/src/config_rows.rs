@@ -16,17 +16,18 @@ macro_rules! config_rows {
             pub epochs: u64 = 0, |epochs: u64| epochs;
             /// The seed of the order. Default: 0.
             pub seed: u64 = 0, |seed: u64| seed;
-            /// The sampler of the order.
+            /// The sampler of the order. Default: [`SamplerKind::Shuffle`].
             pub sampler: SamplerKind = SamplerKind::default(), |sampler: SamplerKind| sampler;
             /// Drop samples that do not divide evenly among ranks and batches, instead of padding.
+            /// Default: false.
             pub drop_last: bool = false, |drop_last: bool| drop_last;
-            /// How ranks share an epoch.
+            /// How ranks share an epoch. Default: [`Deal::Torch`].
             pub deal: Deal = Deal::Torch, |deal: Deal| deal;
             /// Whether each sample of a global batch goes to the rank that caches it, as far as
             /// equal shares allow. Only groups of ranks use it. Steps and positions stay as with
             /// `deal`. Default: false.
             pub locality: bool = false, |locality: bool| locality;
-            /// The size of the memory tier.
+            /// The size of the memory tier, per rank. Default: [`Memory::Auto`].
             pub memory: Memory = Memory::Auto, |memory: Memory| memory;
             /// The disk tier: none, one or several directories.
             pub disk: Vec<Disk> = Vec::new();
@@ -87,8 +88,7 @@ macro_rules! config_rows {
             /// of catalogs.
             pub(crate) chosen: Vec<Option<Arc<[u64]>>> = Vec::new();
             /// The agent of the node, whose cache replaces this run's memory and disks. Without the
-            /// feature
-            /// `share` there is none.
+            /// feature `share` there is none.
             pub agent: AgentChoice = AgentChoice::default(), |agent: AgentChoice| agent;
             /// Bytes of memory for samples while the agent, or the rank that hosts the memory of
             /// this node, is gone. 0 by default: the agent's memory is free for others then.

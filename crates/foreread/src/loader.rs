@@ -30,6 +30,18 @@ use crate::state::State;
 const BATCH_POLL: Duration = Duration::from_millis(100);
 
 /// The target of [`Loader::jump`].
+///
+/// ```
+/// use foreread::{Jump, Loader};
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// let mut loader = Loader::builder(path).batch_size(2).epochs(5).start()?;
+/// loader.jump(&Jump::Epoch(3))?;
+/// let batch = loader.batches().next().expect("two epochs are left")?;
+/// assert_eq!(batch.epoch(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Jump {
     /// The beginning of this epoch, counted from 0.
@@ -122,8 +134,8 @@ impl Loader {
     }
 
     /// Waits at most `timeout` until [`next_timeout`](Self::next_timeout) would return at once.
-    /// Whether it would. No batch is taken, but another thread may take it first. So a caller can
-    /// look for a signal before it takes a batch.
+    /// Returns whether it would. No batch is taken, but another thread may take it first. So a
+    /// caller can look for a signal before it takes a batch.
     ///
     /// # Errors
     /// [`LoadErrorKind::Blocking`] on a thread of the given [runtime](crate::Builder::runtime).
@@ -132,7 +144,7 @@ impl Loader {
         Ok(self.inner.wait_timeout(timeout))
     }
 
-    /// The report so far.
+    /// The report so far: [`report`](crate::report) explains its numbers.
     pub fn report(&self) -> Report {
         let whole = RunTotals {
             rank: self.config.rank,
@@ -271,7 +283,7 @@ impl Loader {
     }
 
     /// The [position](Self::position) in a form that [`Builder::resume`](crate::Builder::resume)
-    /// takes.
+    /// takes. [`State`] has an example.
     ///
     /// Taken batches count as consumed, so save after a step is complete. In a group, rank 0's
     /// state is that of the lowest step that it knows all ranks to have completed, so one file is

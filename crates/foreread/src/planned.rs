@@ -318,7 +318,8 @@ impl Planned {
     }
 
     /// The savings of `more` bytes in each kind of cache, memory first, then disk, even if the run
-    /// has no such cache. Empty in a group of ranks. Plans once per kind.
+    /// has no such cache. Empty in a group of ranks. Plans once per kind. [`plan`](crate::plan) has
+    /// an example.
     ///
     /// # Errors
     /// If the run cannot be planned.

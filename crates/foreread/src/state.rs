@@ -26,6 +26,37 @@ use crate::config::{Config, SamplerKind};
 const VERSION: u32 = 1;
 
 /// A saved run. Small, versioned, independent of the topology.
+///
+/// [`Loader::state`](crate::Loader::state) returns it, and
+/// [`Builder::resume`](crate::Builder::resume) takes it. Sampler, seed and data must be the same.
+/// Batch size, number of ranks and number of epochs may differ.
+///
+/// ```
+/// use foreread::{Loader, State};
+/// # let directory = tempfile::tempdir()?;
+/// # let data = directory.path().join("train");
+/// # std::fs::create_dir(&data)?;
+/// # for name in ["a", "b", "c", "d"] { std::fs::write(data.join(name), name)?; }
+/// # let target = data.to_str().expect("a path of ASCII");
+/// # let file = directory.path().join("state.json");
+/// let builder = || Loader::builder(target).batch_size(2).epochs(2).seed(7);
+/// // No other process writes the file until the lock is dropped.
+/// let lock = State::lock(&file)?;
+/// let loader = builder().start()?;
+/// let batch = loader.batches().next().expect("four batches")?;
+/// // After a complete step: batches that were taken count as consumed.
+/// loader.state().write(&file)?;
+/// drop((batch, loader, lock));
+///
+/// // In the next process:
+/// let mut builder = builder();
+/// if let Some(state) = State::read(&file)? {
+///     assert_eq!(state.to_string(), "epoch 0, 2 of 4 samples");
+///     builder = builder.resume(state);
+/// }
+/// assert_eq!(builder.start()?.batches().count(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -78,7 +109,7 @@ impl State {
         self.epoch
     }
 
-    /// The samples of that pass that all ranks together have consumed.
+    /// The samples of the current pass of that epoch that all ranks together have consumed.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }

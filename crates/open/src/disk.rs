@@ -78,7 +78,7 @@ pub struct DiskReport {
     /// Samples written in this run.
     pub written: u64,
     /// Stores that were left out because too many writes were queued. Their samples were
-    /// delivered. Not the report's, , which counts uses.
+    /// delivered. Not the field of that name in the run's report, which counts uses.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,

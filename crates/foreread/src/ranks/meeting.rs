@@ -31,7 +31,10 @@ pub(super) fn not_met(error: impl Into<MeetError>) -> Error {
     Error::new(ErrorKind::Ranks, error.into().to_string())
 }
 
-/// The address and the terms of the rendezvous of a run's ranks.
+/// The address and the terms of the rendezvous of a run's ranks, for
+/// [`Builder::peers`](crate::Builder::peers). The [module](super) has an example.
+///
+/// Nothing connects before the run is prepared.
 pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
@@ -124,7 +127,7 @@ impl Meeting {
         open && self.token.is_none()
     }
 
-    /// Sets the job's secret, unless the environment has one.
+    /// Sets the job's secret, unless the environment has one. All ranks need the same.
     #[must_use]
     pub fn token(self, token: Option<Token>) -> Self {
         Self { token: self.token.or(token), ..self }
@@ -137,7 +140,8 @@ impl Meeting {
         Self { host, ..self }
     }
 
-    /// Sets the timeout of the rendezvous.
+    /// Sets the timeout of the rendezvous. Default: 5 minutes. A long operation that
+    /// reports progress does not count towards it.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }

@@ -8,20 +8,42 @@
 //! The price of one catalog for all: ranks wait for rank 0's listing. Otherwise all would list at
 //! once. The price of few messages: ranks plan before they compare.
 //!
+//! Each process runs the same program. The launcher sets its rank and the number of ranks, here as
+//! torchrun does. `s3://` needs the feature `s3`:
+//!
 //! ```no_run
 //! use foreread::ranks::Meeting;
-//! use foreread::{Loader, RankOf};
+//! use foreread::{Config, Loader, Memory, RankOf};
 //!
-//! let mut config = foreread::Config::default();
-//! (config.rank, config.epochs) = (RankOf { rank: 3, ranks: 8 }, 90);
+//! let variable = |name: &str| std::env::var(name).ok();
+//! let (rank, ranks) = match (variable("RANK"), variable("WORLD_SIZE")) {
+//!     (Some(rank), Some(ranks)) => (rank.parse()?, ranks.parse()?),
+//!     _ => (0, 1),
+//! };
+//! let mut config = Config::default();
+//! config.rank = RankOf { rank, ranks };
+//! (config.epochs, config.seed) = (90, 1); // The same on all ranks.
+//! config.memory = Memory::Bytes(8 << 30); // Per rank.
+//!
 //! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
 //! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
-//! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
+//! if let Some(meeting) = Meeting::of(&config, &variable)? {
 //!     builder = builder.peers(meeting);
 //! }
 //! let loader = builder.start()?;
-//! # Ok::<(), foreread::Error>(())
+//! for batch in &loader {
+//!     let samples = batch?; // The share of this rank.
+//! }
+//! // Serves the other ranks until they are done, too.
+//! let report = loader.close()?;
+//! if let Some(all) = &report.all_ranks {
+//!     println!("{} bytes from storage on {} ranks", all.origin_bytes, all.ranks);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Without a meeting, each rank reads its share of the same order with caches of its own. A process
+//! with several loaders also needs [`Meetings`].
 
 mod capacity_offer;
 mod datasets;

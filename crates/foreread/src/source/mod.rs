@@ -330,7 +330,7 @@ impl Source {
         inner.kernel_cached && inner.memory.is_empty() && inner.disk.is_none() && !inner.is_limited
     }
 
-    /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch.
+    /// The samples delivered and read so far. Direct reads are in `direct` and in no epoch.
     /// The time of all requests, and the waiting time in it, are in `asked`.
     pub fn report(&self) -> Report {
         let state = self.inner.lock();

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +26,17 @@ from foreread.torch import DataLoader
 from torch.utils.data import DistributedSampler, get_worker_info
 from torch_images import assert_same, folder, images, to_tensor  # noqa: F401
 from waiting import until
+
+
+def children() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
+                found.add(int(entry.name))
+        except OSError:
+            pass  # It has ended.
+    return found
 
 
 class Noise:
@@ -213,6 +226,90 @@ def test_unpicklable_results_and_errors_are_errors(directory: Path) -> None:
         next(iter(ours))
     with loader(directory, collate_fn=lambda items: lambda: items) as ours, pytest.raises(AttributeError, match="pickle"):
         next(iter(ours))
+    kind = NamedTuple("kind", [("number", int)])
+    with loader(directory, transform=lambda _: kind(1)) as ours, pytest.raises(pickle.PicklingError, match="kind"):
+        next(iter(ours))
+
+
+class InterruptedOnce:
+    """Calls a function, and raises an interrupt before or after the third call."""
+
+    def __init__(self, function: Any, before: bool) -> None:
+        self._function = function
+        self._before = before
+        self._calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._calls += 1
+        if self._calls == 3 and self._before:
+            raise KeyboardInterrupt
+        made = self._function(*arguments)
+        if self._calls == 3:
+            raise KeyboardInterrupt
+        return made
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("step", ["_result", "_lend", "_fill", "_outcome"])
+# semantics: PY-23
+def test_interrupt_loses_no_batch(directory: Path, step: str, before: bool, persistent: bool) -> None:
+    """A result that PyTorch's iterator had taken was waited for, for ever."""
+    with loader(directory, collate_fn=AsList(), workers="threads") as threads:
+        expected = [list(threads) for _ in range(2)]
+    with loader(directory, collate_fn=AsList(), persistent_workers=persistent) as ours:
+        setattr(ours._pipeline, step, InterruptedOnce(getattr(ours._pipeline, step), before))
+        batches, seen, interrupts = iter(ours), [], 0
+        while len(seen) < len(expected[0]):
+            try:
+                seen.append(next(batches))
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert (seen, interrupts) == (expected[0], 1)
+        assert list(batches) == [] and list(ours) == expected[1]
+
+
+# semantics: PY-23
+def test_workers_leave_interrupts_to_the_trainer(directory: Path) -> None:
+    """A terminal sends them to all processes."""
+    before = children()
+    with loader(directory, collate_fn=AsList(), prefetch_factor=1) as ours:
+        batches = iter(ours)
+        next(batches)
+        for child in children() - before:
+            os.kill(child, signal.SIGINT)
+        assert len(list(batches)) == 14
+
+
+class LateOnce:
+    """The first sample is late."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, sample: Any) -> Any:
+        if not self._path.exists():
+            self._path.touch()
+            time.sleep(3)
+        return sample
+
+
+# semantics: PY-23
+def test_late_worker_is_an_error_and_its_batch_follows(directory: Path, tmp_path: Path) -> None:
+    late = LateOnce(tmp_path / "late")
+    with loader(directory, collate_fn=AsList(), transform=late, timeout=1, num_workers=1) as ours:
+        batches = iter(ours)
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(batches)
+        until("the worker goes on", (tmp_path / "late").exists)
+        seen = []
+        while len(seen) < 15:
+            try:
+                seen.append(next(batches))
+            except RuntimeError as error:
+                assert "timed out" in str(error)
+    with loader(directory, collate_fn=AsList(), workers="threads") as threads:
+        assert seen == list(threads)
 
 
 # semantics: PY-23
@@ -247,17 +344,6 @@ def test_undecodable_samples_are_left_out_or_replaced(directory: Path, on_error:
                 found.append(list(ours))
             assert ours.skipped == 1
     assert found[0] == found[1]
-
-
-def children() -> set[int]:
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
-                found.add(int(entry.name))
-        except OSError:
-            pass  # It has ended.
-    return found
 
 
 # semantics: PY-23

@@ -27,7 +27,7 @@ from ._epoch import Epoch, EpochRun
 from ._frameworks import DatasetInfo, EpochBatchSampler, Sequential, Shuffled, as_is
 from ._images import DecodedBatch, ImageStage
 from ._maker import BatchMaker, Joined, Missing
-from ._processes import ProcessPipeline
+from ._processes import ProcessPipeline, TimedOutError
 from ._threads import Outcome, Pipeline, one_operator_thread
 from ._transfer import Transfer
 
@@ -68,7 +68,7 @@ def _warn_of_worker_arguments(given: dict[str, Any]) -> None:
     new = [name for name in changed if name not in _IGNORED]
     if new:
         _IGNORED.update(new)
-        why = "this loader decodes on threads, whose order is fixed, and has no worker processes"
+        why = "the order is fixed, and threads make the batches unless workers='processes'"
         warnings.warn(f"ignored, because {why}: {', '.join(new)}", stacklevel=3)
 
 
@@ -221,8 +221,11 @@ class DataLoader:
             self._images = ImageStage(self._maker.decode, seed, prefetch_factor, pin_memory)
         self._pipeline: Pipeline[Any, Any, Joined] | ProcessPipeline
         if lends:
-            processes = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": pin_memory}
-            self._pipeline = self._checked(lambda: ProcessPipeline(self._native, self._maker, processes | of_workers))
+            if of_workers.pop("in_order", True) is False:
+                _warn_of_worker_arguments({"in_order": False})
+            given = {name: value for name, value in of_workers.items() if value is not None}
+            given |= {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": pin_memory}
+            self._pipeline = self._checked(lambda: ProcessPipeline(self._native, self._maker, given))
         else:
             _warn_of_worker_arguments(of_workers)
             self._pipeline = Pipeline(0 if self._maker.whole else num_workers, ahead)
@@ -451,6 +454,9 @@ class DataLoader:
             raise run.error
         try:
             outcome = self._made(lambda: self._take(run, self._wait), lambda: self._take(run, self._native.try_next))
+        except TimedOutError as late:
+            # As in PyTorch, the next request waits for the same batch.
+            raise late.__cause__ or late from None
         except Exception as error:
             run.error, self._engine = error, _NOWHERE
             raise

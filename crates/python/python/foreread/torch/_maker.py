@@ -39,8 +39,6 @@ class Joined(NamedTuple):
     missing: int = 0
     #: An item that may replace those of a later batch.
     last: Any = Missing.UNDECODABLE
-    #: Warnings of a worker process, for the trainer's.
-    warnings: tuple[str, ...] = ()
 
 
 class LentSamples(list[Sample]):
@@ -78,7 +76,6 @@ class BatchMaker:
         self._check_names()
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
-        self.has_default_collate = collate_fn is None
         self._plain = self.decode is raw and transform is None and target_transform is None
         #: Whether a batch is the tensor of its decoded images.
         self.whole = isinstance(self.decode, ImageDecoder) and transform is None and collate_fn is None and not self._named

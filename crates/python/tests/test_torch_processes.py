@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,32 +280,30 @@ def test_workers_leave_interrupts_to_the_trainer(directory: Path) -> None:
         assert len(list(batches)) == 14
 
 
-class LateOnce:
-    """The first sample is late."""
+class Late:
+    """Makes its first sample once a file exists."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __call__(self, sample: Any) -> Any:
-        if not self._path.exists():
-            self._path.touch()
-            time.sleep(3)
+        until("the trainer has waited", self._path.exists)
         return sample
 
 
 # semantics: PY-23
 def test_late_worker_is_an_error_and_its_batch_follows(directory: Path, tmp_path: Path) -> None:
-    late = LateOnce(tmp_path / "late")
-    with loader(directory, collate_fn=AsList(), transform=late, timeout=1, num_workers=1) as ours:
-        batches = iter(ours)
+    late = tmp_path / "late"
+    with loader(directory, collate_fn=AsList(), transform=Late(late), timeout=1, num_workers=1) as ours:
+        batches, seen = iter(ours), []
         with pytest.raises(RuntimeError, match="timed out"):
             next(batches)
-        until("the worker goes on", (tmp_path / "late").exists)
-        seen = []
+        late.touch()
         while len(seen) < 15:
             try:
                 seen.append(next(batches))
             except RuntimeError as error:
+                # The machine is busy.
                 assert "timed out" in str(error)
     with loader(directory, collate_fn=AsList(), workers="threads") as threads:
         assert seen == list(threads)

@@ -7,79 +7,79 @@ use foreread_types::setting;
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// How samples are stored in objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Format {
+/// Defines [`Format`] by its rows: a variant, the name that catalogs and the command line use, and
+/// the suffixes of shards.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $format:ident $name:literal [$($suffix:literal),*];)*) => {
+        /// How samples are stored in objects.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        #[non_exhaustive]
+        pub enum Format {
+            $($(#[$doc])* $format,)*
+        }
+
+        impl Format {
+            /// The values of the setting: `auto`, and the names of all formats.
+            pub const CHOICES: &[&str] = &["auto", $($name,)*];
+
+            /// All formats.
+            pub const ALL: [Self; Self::CHOICES.len() - 1] = [$(Self::$format,)*];
+
+            /// The name that catalogs and the command line use.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$format => $name,)*
+                }
+            }
+
+            /// The suffixes of its shards.
+            const fn suffixes(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$format => &[$($suffix,)*],)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
     /// Each object is one sample.
-    Files,
+    Files "files" [];
     /// Objects are tar archives as WebDataset writes them. A sample consists of consecutive members
     /// whose paths are equal up to the first dot of their last part. The text after that dot, in
     /// lower case, is the name of the member's field.
-    Tar,
+    Tar "tar" [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"];
     /// Objects are TFRecord files: each record is a sample.
-    TfRecord,
+    TfRecord "tfrecord" [
+        ".tfrecord", ".tfrecords", ".tfrec",
+        ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz",
+        ".tfrecord.zlib", ".tfrecords.zlib", ".tfrec.zlib"
+    ];
     /// Objects are zip archives: each member is a sample.
-    Zip,
+    Zip "zip" [".zip"];
     /// Objects are LMDB databases: each value is a sample.
-    Lmdb,
+    Lmdb "lmdb" [".lmdb", ".mdb"];
     /// Objects are HDF5 files: each row of a dataset is a sample, or each dataset.
-    Hdf5,
+    Hdf5 "hdf5" [".h5", ".hdf5"];
     /// Objects are Parquet files with an uncompressed column of bytes: each value is a sample.
-    Parquet,
+    Parquet "parquet" [".parquet"];
     /// Objects are Arrow streams or files with a column of bytes: each value is a sample.
-    Arrow,
+    Arrow "arrow" [".arrow", ".feather"];
     /// Objects are MosaicML Streaming shards (MDS), next to their `index.json`.
-    Mds,
+    Mds "mds" [".mds"];
     /// Objects are LitData chunks, next to their `index.json`.
-    LitData,
+    LitData "litdata" [];
     /// Objects are NumPy arrays: each row is a sample.
-    Npy,
+    Npy "npy" [".npy"];
     /// Objects are files of tokens (`.bin`, `.npy`, Megatron's `.bin` with its `.idx`): each window
     /// is a sample, or each document.
-    Tokens,
+    Tokens "tokens" [];
     /// Objects are RecordIO files of MXNet: each record is a sample, or the image in it.
-    RecordIo,
+    RecordIo "recordio" [".rec"];
 }
 
 impl Format {
-    /// All formats.
-    pub const ALL: [Self; 13] = [
-        Self::Files,
-        Self::Tar,
-        Self::TfRecord,
-        Self::Zip,
-        Self::Lmdb,
-        Self::Hdf5,
-        Self::Parquet,
-        Self::Arrow,
-        Self::Mds,
-        Self::LitData,
-        Self::Npy,
-        Self::Tokens,
-        Self::RecordIo,
-    ];
-
-    /// The name that catalogs and the command line use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-            Self::Tar => "tar",
-            Self::TfRecord => "tfrecord",
-            Self::Zip => "zip",
-            Self::Lmdb => "lmdb",
-            Self::Hdf5 => "hdf5",
-            Self::Parquet => "parquet",
-            Self::Arrow => "arrow",
-            Self::Mds => "mds",
-            Self::LitData => "litdata",
-            Self::Npy => "npy",
-            Self::Tokens => "tokens",
-            Self::RecordIo => "recordio",
-        }
-    }
-
     /// The format with that [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
@@ -91,21 +91,8 @@ impl Format {
     /// `.tfrecord`, `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`, or in
     /// `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
-        let is = |suffix| ends_with(path, suffix);
-        let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
-        match () {
-            () if is_one_of(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"]) => Some(Self::Tar),
-            () if is_one_of(&TFRECORD) || is_numbered(path) => Some(Self::TfRecord),
-            () if is(".zip") => Some(Self::Zip),
-            () if is(".lmdb") || is(".mdb") => Some(Self::Lmdb),
-            () if is(".h5") || is(".hdf5") => Some(Self::Hdf5),
-            () if is(".parquet") => Some(Self::Parquet),
-            () if is(".arrow") || is(".feather") => Some(Self::Arrow),
-            () if is(".mds") => Some(Self::Mds),
-            () if is(".npy") => Some(Self::Npy),
-            () if is(".rec") => Some(Self::RecordIo),
-            () => None,
-        }
+        let has_suffix = |format: &Self| format.suffixes().iter().any(|suffix| ends_with(path, suffix));
+        Self::ALL.into_iter().find(has_suffix).or_else(|| is_numbered(path).then_some(Self::TfRecord))
     }
 
     /// Whether an object of this name can only be a shard, although the name does not contain the
@@ -140,19 +127,6 @@ impl Format {
         !matches!(self, Self::Files)
     }
 }
-
-/// Suffixes of TFRecord files.
-const TFRECORD: [&str; 9] = [
-    ".tfrecord",
-    ".tfrecords",
-    ".tfrec",
-    ".tfrecord.gz",
-    ".tfrecords.gz",
-    ".tfrec.gz",
-    ".tfrecord.zlib",
-    ".tfrecords.zlib",
-    ".tfrec.zlib",
-];
 
 /// TensorFlow's numbering of shards: `train.tfrecord-00000-of-01024`.
 fn is_numbered(path: &str) -> bool {

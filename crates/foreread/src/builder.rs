@@ -19,13 +19,13 @@ use foreread_open::origin;
 use foreread_open::origin_policy::OriginPolicy;
 use foreread_open::registry::Registry;
 use foreread_open::target::TargetSpec;
-use foreread_oracle::Deal;
+use foreread_oracle::{Deal, SamplerKind};
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
 use foreread_types::RankOf;
 use tokio::runtime::Handle;
 
 use crate::agent_choice::AgentChoice;
-use crate::config::{Config, Memory, SamplerKind};
+use crate::config::{Config, Memory};
 use crate::config_rows::config_rows;
 use crate::group_member::GroupPreparation;
 use crate::loader::Loader;

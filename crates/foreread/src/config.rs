@@ -17,54 +17,12 @@ use foreread_open::origin_policy::OriginSettings;
 use foreread_open::size::ByteSize;
 use foreread_open::storage::StorageOptions;
 use foreread_open::target::TargetSpec;
-use foreread_oracle::Deal;
+use foreread_oracle::{Deal, SamplerKind};
 use foreread_types::RankOf;
-use serde::{Deserialize, Serialize};
 
 use crate::agent_choice::AgentChoice;
 use crate::config_rows::config_rows;
 use crate::machine::Machine;
-
-/// How an epoch's order is determined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum SamplerKind {
-    /// A new uniform permutation in every epoch.
-    #[default]
-    Shuffle,
-    /// PyTorch's `DistributedSampler`, bit for bit.
-    Torch,
-    /// A keyed permutation without a table, for any number of samples.
-    Feistel,
-    /// The catalog's order.
-    Sequential,
-}
-
-impl SamplerKind {
-    /// All samplers, by the name that settings use.
-    pub const ALL: [(&str, Self); 4] = [
-        ("shuffle", Self::Shuffle),
-        ("torch", Self::Torch),
-        ("feistel", Self::Feistel),
-        ("sequential", Self::Sequential),
-    ];
-}
-
-impl FromStr for SamplerKind {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
-        found.map(|(_, kind)| kind).ok_or("expected shuffle, torch, feistel or sequential")
-    }
-}
-
-impl fmt::Display for SamplerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| *name))
-    }
-}
 
 /// The size of the memory tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -114,7 +114,7 @@ pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
 pub use foreread_open::disk::Disk;
 pub use foreread_open::{calibration, size};
-pub use foreread_oracle::Deal;
+pub use foreread_oracle::{Deal, SamplerKind, UnknownSampler};
 pub use foreread_types::{Interface, RankOf, SampleId};
 
 pub use foreread_open::error::{Error, ErrorKind, Result};
@@ -123,7 +123,7 @@ pub use foreread_open::storage::StorageOptions;
 
 pub use crate::agent_choice::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub use crate::builder::Builder;
-pub use crate::config::{Config, Memory, SamplerKind};
+pub use crate::config::{Config, Memory};
 pub use crate::loader::{Batches, Jump, Loader};
 pub use crate::memory::free_memory;
 pub use crate::order_group::order_group_seed;

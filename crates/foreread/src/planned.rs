@@ -8,10 +8,7 @@ use foreread_memory::MemoryTier;
 use foreread_open::error::Result;
 use foreread_open::stored::{StoredFactors, StoredSizes};
 use foreread_open::units::{RoomForAll, UnitFacts, UnitPlan, unit_memory};
-use foreread_oracle::{
-    Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Subset,
-    Torch,
-};
+use foreread_oracle::{OracleError, Phase, PhaseKind, Position, Run, Sampler, SamplerKind, Schedule, Subset};
 use foreread_planner::{
     Cluster, EpochForecast, Level, LevelPlan, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes,
     plan, plan_to_keep, predict,
@@ -23,7 +20,7 @@ use serde::Serialize;
 use crate::cluster;
 #[cfg(all(feature = "share", target_os = "linux"))]
 use crate::cluster_blocks::{ShardedData, TRAIN, plan_cluster};
-use crate::config::{Config, Memory, SamplerKind};
+use crate::config::{Config, Memory};
 use crate::memory::{Grant, MemoryNeed};
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
@@ -37,12 +34,7 @@ const ENDLESS_MIN_EPOCHS: u64 = 4;
 /// # Errors
 /// If the sampler cannot order so many samples.
 pub fn sampler(kind: SamplerKind, samples: u64, seed: u64) -> Result<Arc<dyn Sampler>, OracleError> {
-    Ok(match kind {
-        SamplerKind::Shuffle => Arc::new(Shuffle::new(samples, seed)?),
-        SamplerKind::Torch => Arc::new(Torch::new(samples, seed)?),
-        SamplerKind::Feistel => Arc::new(Feistel::new(samples, seed)?),
-        SamplerKind::Sequential => Arc::new(Sequential::new(samples)?),
-    })
+    kind.sampler(samples, seed)
 }
 
 /// The run's surroundings: page cache, disks, location of the data.

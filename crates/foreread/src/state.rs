@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 
 use foreread_dataset::{Catalog, LockAttempt, LockFile};
 use foreread_open::error::{Error, ErrorKind, Result};
-use foreread_oracle::{Position, Schedule};
+use foreread_oracle::{Position, SamplerKind, Schedule};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, SamplerKind};
+use crate::config::Config;
 
 const VERSION: u32 = 1;
 

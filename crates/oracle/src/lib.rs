@@ -65,7 +65,7 @@ pub use order::{ComputedOrder, Order};
 pub use position::Position;
 pub use run::{Pass, Passes, Run};
 pub use sampler::Sampler;
-pub use samplers::{Explicit, Feistel, Sequential, Shuffle, Subset, Torch, TorchWeighted, Weighted};
+pub use samplers::*;
 pub use schedule::{Phase, PhaseKind, Schedule};
 pub use stream::AccessStream;
 pub use uses::OrderInverse;

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use foreread::Config;
+use foreread::{Config, Format, SamplerKind};
 
 use crate::config::{
     bytes, cache_bytes, calibration_file, deal, disks, format, on_error, order_group, parsed, put, rate,
@@ -221,7 +221,7 @@ pub const KNOBS: &[Knob] = &[
         "Read in this group's order, whatever the seed. Jobs of one group read in one order, so an \
          agent reads each sample once for all of them")
         .sets(|to, text| put(&mut to.seed, order_group(text))),
-    knob("sampler", Words(&["shuffle", "torch", "feistel", "sequential"]), Some("shuffle"), Order,
+    knob("sampler", Words(SamplerKind::NAMES), Some("shuffle"), Order,
         RUN | ORDER,
         "How the order is drawn; torch is the order of PyTorch's DistributedSampler")
         .sets(|to, text| put(&mut to.sampler, parsed(text))),
@@ -275,8 +275,7 @@ pub const KNOBS: &[Knob] = &[
         "The time limit, without listing the dataset").argument_only(),
     knob("origin-bytes", Value("SIZE"), Some("1GiB"), Storage, CALIBRATE,
         "The most bytes to read from storage").argument_only(),
-    knob("format", Words(&["auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow",
-            "mds", "litdata", "npy", "tokens", "recordio"]), Some("auto"), Storage, RUN | INDEX | WARM,
+    knob("format", Words(Format::CHOICES), Some("auto"), Storage, RUN | INDEX | WARM,
         "How objects store samples; tar is WebDataset. auto: detected from names and first bytes")
         .sets(|to, text| put(&mut to.format, format(text))),
     knob("origin-limit", Value("SIZE/s"), None, Storage, RUN | CALIBRATE | AGENT,

@@ -105,8 +105,7 @@ fn test_names_have_at_most_60_characters() {
 }
 
 /// The texts for people that a new sampler or format must reach.
-const TEXTS: [&str; 4] = [
-    "crates/settings/src/table.rs",
+const TEXTS: [&str; 3] = [
     "crates/python/src/loader.rs",
     "crates/python/python/foreread/_settings.py",
     "crates/python/python/foreread/_native.pyi",

@@ -71,7 +71,7 @@ def test_worker_arguments_are_ignored_with_one_warning(images: Path, folder: Any
     # PyTorch's defaults need no warning.
     with DataLoader(images, 8, transform=to_tensor, persistent_workers=False, timeout=0, in_order=True) as ours:
         assert_same(batches(ours), batches(theirs))
-    with pytest.warns(UserWarning, match="ignored, because .* no worker processes: persistent_workers, timeout"):
+    with pytest.warns(UserWarning, match="ignored, because .* threads make .*: persistent_workers, timeout"):
         DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30).close()
     # Warnings are errors in these tests, and a process gets each once.
     with DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30) as again:

@@ -15,6 +15,7 @@ import torch
 
 from .._image import ImageDecoder
 from .._native import Batch, PendingImages
+from ._threads import Ahead
 
 
 class DecodedBatch:
@@ -29,18 +30,17 @@ class DecodedBatch:
         return len(self.batch)
 
 
-class ImageStage:
+class ImageStage(Ahead):
     """Decodes batches ahead of the trainer, in their order."""
 
     def __init__(self, decoder: ImageDecoder, seed: int, ahead: int, pin: bool) -> None:
+        super().__init__(ahead)
         self._decoder = decoder
         self._seed = seed
-        self._ahead = ahead
         self._pin = pin
         self._dtype: torch.dtype = getattr(torch, decoder.dtype)
         #: Batches, their decoding, and their memory if it is pinned.
         self._in_flight: deque[tuple[Batch, PendingImages, torch.Tensor | None]] = deque()
-        self._failed: Exception | None = None
         #: Seconds that requests have waited for the decoding of available samples.
         self.waited = 0.0
 
@@ -49,32 +49,21 @@ class ImageStage:
         memory = None if pinned is None else pinned.view(torch.uint8).reshape(-1).numpy()
         self._in_flight.append((batch, self._decoder.pool.begin(batch, self._seed, memory), pinned))
 
-    def _fill(self, ready: Callable[[], Batch | None]) -> None:
-        while self._failed is None and len(self._in_flight) < self._ahead:
-            try:
-                if (batch := ready()) is None:
-                    return
-            except Exception as error:
-                # Raised after the earlier batches.
-                self._failed = error
-                return
-            self._begin(batch)
-
     def wait(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> DecodedBatch | None:
         """Waits for the next batch. `wait` and `ready` return the next batch of samples: see ``Pipeline.next``."""
-        self._fill(ready)
+        self._fill(ready, self._begin)
         if not self._in_flight:
             if self._failed is not None:
                 raise self._failed
             if (batch := wait()) is None:
                 return None
             self._begin(batch)
-            self._fill(ready)
+            self._fill(ready, self._begin)
         return self._finish()
 
     def try_next(self, ready: Callable[[], Batch | None]) -> DecodedBatch | None:
         """The next batch if it is decoded."""
-        self._fill(ready)
+        self._fill(ready, self._begin)
         return self._finish() if self._in_flight and self._in_flight[0][1].is_ready() else None
 
     def _finish(self) -> DecodedBatch:

@@ -29,7 +29,7 @@ from .._native import Batch, BatchLender, Catalog, Loader, ShareClient
 from ..errors import ForkError
 from ._frameworks import as_is
 from ._maker import BatchMaker, Joined, LentSamples
-from ._threads import Outcome
+from ._threads import Ahead, Outcome
 
 
 class _Numbers(torch.utils.data.Sampler[int]):
@@ -118,7 +118,7 @@ class TimedOutError(Exception):
     """PyTorch's error of a worker that is late, as the cause. The batch is still to come."""
 
 
-class ProcessPipeline:
+class ProcessPipeline(Ahead):
     """Makes results of batches of samples, in order, in worker processes, as ``Pipeline`` does in threads.
 
     After an interrupt the state of PyTorch's iterator is unknown. So the next request begins another one, which makes the
@@ -129,11 +129,11 @@ class ProcessPipeline:
     """
 
     def __init__(self, native: Loader, maker: BatchMaker, settings: dict[str, Any]) -> None:
+        super().__init__(settings["num_workers"] * settings["prefetch_factor"])
         self._lender: BatchLender = native.lender()
         # Workers that wait for a batch end at once, also if the collector of garbage takes the loader.
         self._finish = weakref.finalize(self, self._lender.close)
         self._finish.atexit = False
-        self._ahead = settings["num_workers"] * settings["prefetch_factor"]
         self._numbers = _Numbers()
         self._loader = torch.utils.data.DataLoader(
             _LentBatches(self._lender.address, native.catalog, maker),
@@ -147,7 +147,6 @@ class ProcessPipeline:
         self._in_flight: deque[tuple[int, Batch]] = deque()
         #: The number of the next batch.
         self._next = 0
-        self._failed: Exception | None = None
         #: Whether a request was left by an interrupt.
         self._interrupted = False
         #: Seconds that requests have waited for workers. They join, too.
@@ -179,7 +178,7 @@ class ProcessPipeline:
         return outcome
 
     def _outcome(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> Outcome | None:
-        self._fill(ready)
+        self._fill(ready, self._lend)
         if not self._in_flight:
             if self._failed is not None:
                 raise self._failed
@@ -187,7 +186,7 @@ class ProcessPipeline:
                 self._rest()
                 return None
             self._lend(batch)
-            self._fill(ready)
+            self._fill(ready, self._lend)
         begun = time.monotonic()
         try:
             made = self._result()
@@ -207,17 +206,6 @@ class ProcessPipeline:
         # Last: until here an interrupt leaves the batch for the next request.
         self._in_flight.popleft()
         return outcome
-
-    def _fill(self, ready: Callable[[], Batch | None]) -> None:
-        while self._failed is None and len(self._in_flight) < self._ahead:
-            try:
-                if (batch := ready()) is None:
-                    return
-            except Exception as error:
-                # Raised after the earlier batches.
-                self._failed = error
-                return
-            self._lend(batch)
 
     def _lend(self, batch: Batch) -> None:
         if self._results is None:

@@ -177,19 +177,38 @@ class _Job(Generic[B, I, T]):
             self.future.set_result(made)
 
 
-class Pipeline(Generic[B, I, T]):
+class Ahead:
+    """Batches that are begun before they are requested, in their order, up to a limit."""
+
+    def __init__(self, ahead: int) -> None:
+        self._ahead = max(1, ahead)
+        self._in_flight: deque[Any] = deque()
+        self._failed: Exception | None = None
+
+    def _fill(self, ready: Callable[[], Any], begin: Callable[[Any], None]) -> None:
+        """Begins batches of `ready` as long as it has some. Its exception is kept, and raised after the earlier batches."""
+        while self._failed is None and len(self._in_flight) < self._ahead:
+            try:
+                if (batch := ready()) is None:
+                    return
+            except Exception as error:
+                self._failed = error
+                return
+            begin(batch)
+
+
+class Pipeline(Ahead, Generic[B, I, T]):
     """Makes results of batches of samples, in order, for up to `ahead` batches, with `threads` parts of a batch in parallel.
 
     With 0 threads the caller's thread makes them. An interrupt (KeyboardInterrupt) loses no batch that is in flight.
     """
 
     def __init__(self, threads: int, ahead: int) -> None:
+        super().__init__(ahead)
         self._threads = threads
-        self._ahead = max(1, ahead)
         self._pool = _Pool(threads) if threads > 0 else None
         self._pid = os.getpid()
         self._in_flight: deque[tuple[B, _Job[B, I, T] | None]] = deque()
-        self._failed: Exception | None = None
         #: Seconds that requests have waited for making items of available samples, and for joining them.
         self.waited = self.joined = 0.0
 
@@ -208,7 +227,8 @@ class Pipeline(Generic[B, I, T]):
             self._in_flight.clear()
             raise ForkError("the loader's threads belong to another process: create the loader in the child")
         if self._pool is not None:
-            self._fill(self._pool, make, join, ready)
+            begin = partial(self._begin, self._pool, make, join)
+            self._fill(ready, begin)
         if not self._in_flight:
             if self._failed is not None:
                 raise self._failed
@@ -217,25 +237,13 @@ class Pipeline(Generic[B, I, T]):
             if self._pool is None:
                 self._in_flight.append((batch, None))
             else:
-                self._begin(self._pool, make, join, batch)
-                self._fill(self._pool, make, join, ready)
+                begin(batch)
+                self._fill(ready, begin)
         batch, job = self._in_flight[0]
         # It is in flight until there is an outcome, so an interrupt leaves it for the next request.
         outcome = self._waited(batch, job) if job is not None else self._made(make, join, batch)
         self._in_flight.popleft()
         return outcome
-
-    def _fill(
-        self, pool: _Pool, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], ready: Callable[[], B | None]
-    ) -> None:
-        while self._failed is None and len(self._in_flight) < self._ahead:
-            try:
-                if (batch := ready()) is None:
-                    return
-            except Exception as error:
-                self._failed = error
-                return
-            self._begin(pool, make, join, batch)
 
     def _begin(self, pool: _Pool, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], batch: B) -> None:
         count = len(batch)  # type: ignore[arg-type]

@@ -23,6 +23,12 @@ use crate::interrupt::POLL_INTERVAL;
 use crate::process_local::{self, ProcessLocal};
 use crate::sample::PySample;
 
+/// This rank's part of the cores of its node.
+#[pyfunction]
+pub(crate) fn rank_cores() -> usize {
+    threads_of_rank(foreread::Config::default().ranks_on_node())
+}
+
 /// Threads that decode images, and the memory of their batches.
 #[pyclass(name = "ImagePool", frozen, module = "foreread")]
 #[derive(Debug)]
@@ -133,8 +139,7 @@ impl PyImagePool {
         let options = ImageOptions { width, height, crop, pixels, order, max_pixels };
         let decoder =
             ImageDecoder::new(options).map_err(|error| ExceptionClass::Config.with(error.to_string()))?;
-        let automatic = || threads_of_rank(foreread::Config::default().ranks_on_node());
-        let pool = Pool::new(decoder, if threads == 0 { automatic() } else { threads });
+        let pool = Pool::new(decoder, if threads == 0 { rank_cores() } else { threads });
         let pool =
             pool.map_err(|error| ExceptionClass::Error.with(format!("cannot start threads: {error}")))?;
         Ok(Self { pool: ProcessLocal::new(pool), buffers: ProcessLocal::default() })

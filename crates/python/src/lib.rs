@@ -66,6 +66,8 @@ mod _native {
     #[pymodule_export]
     use super::files::{catalog_of, hidden_file, modified};
     #[pymodule_export]
+    use super::images::rank_cores;
+    #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
     use super::node_store::{node_shares, node_store};

@@ -40,6 +40,7 @@ __all__ = [
     "node_shares",
     "node_store",
     "plan_of",
+    "rank_cores",
     "render_metrics",
     "run_command",
     "set_log_level",
@@ -618,6 +619,8 @@ def modified(path: Path) -> int | None:
 def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...
 def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...
 def enable_metrics() -> None: ...
+def rank_cores() -> int:
+    """This rank's part of the cores of its node."""
 def render_metrics() -> str: ...
 def run_command(words: Sequence[str]) -> int:
     """Runs the `foreread` command with these words, the program's name first, and returns the exit code."""

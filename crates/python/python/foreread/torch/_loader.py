@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from .._image import ImageDecoder
-from .._native import MAX_EPOCHS, Batch, Catalog, Loader, Sample
+from .._native import MAX_EPOCHS, Batch, Loader, rank_cores
 from .._outlook import Picture
 from .._stats import Stats, Waits
 from .._stream import raise_error
@@ -594,9 +594,8 @@ def _uses_processes(workers: str | None, num_workers: int, decode: Any, transfor
     if workers is not None or num_workers < 2 or (transform is None and not callable(decode)):
         return workers == "processes" and num_workers > 0
     has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
-    cores = len(os.sched_getaffinity(0)) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     # Unless processes are forked, functions are pickled, which those of a notebook or a closure cannot be.
-    return has_lock and cores >= _LEAST_CORES and torch.multiprocessing.get_start_method() == "fork"
+    return has_lock and rank_cores() >= _LEAST_CORES and torch.multiprocessing.get_start_method() == "fork"
 
 
 def _number(name: str, given: Any, least: int, what: str) -> int:

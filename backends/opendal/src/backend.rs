@@ -7,7 +7,7 @@ use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 
 use crate::config::OriginTarget;
 use crate::error::from_opendal;
-use crate::service::SERVICES;
+use crate::services::SERVICES;
 use crate::transport::transporter;
 use crate::{OpendalConfig, OpendalOrigin};
 
@@ -15,13 +15,15 @@ use crate::{OpendalConfig, OpendalOrigin};
 #[derive(Clone, Debug)]
 pub struct OpendalBackend {
     schemes: Vec<&'static str>,
+    credentials: Vec<&'static str>,
 }
 
 impl OpendalBackend {
     /// The backend, for the schemes of all enabled services.
     pub fn new() -> Self {
         let schemes = SERVICES.iter().flat_map(|service| service.schemes).map(|(scheme, _)| *scheme);
-        Self { schemes: schemes.collect() }
+        let credentials = SERVICES.iter().flat_map(|service| service.credentials).copied();
+        Self { schemes: schemes.collect(), credentials: credentials.collect() }
     }
 }
 
@@ -35,6 +37,10 @@ impl Default for OpendalBackend {
 impl Backend for OpendalBackend {
     fn schemes(&self) -> &[&str] {
         &self.schemes
+    }
+
+    fn credentials(&self) -> &[&str] {
+        &self.credentials
     }
 
     /// Creates the client without a request to the origin. A missing origin is detected by the

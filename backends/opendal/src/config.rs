@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use foreread_tier::{OpenOptions, TierError};
 
-use crate::service::{AuthorityKind, OpendalService, SERVICES};
+use crate::services::{AuthorityKind, OpendalService, SERVICES};
 
 /// The default of concurrent reads. It is above the numbers that the layers' search uses.
 const PARALLELISM: usize = 256;

@@ -8,7 +8,7 @@ use std::error::Error as _;
 use foreread_tier::{ErrorKind, TierError};
 use opendal::ErrorKind as Opendal;
 
-use crate::service::remedy;
+use crate::services::remedy;
 use crate::transport::HttpRefusal;
 
 /// The maximum number of characters of an origin's message in an error.

@@ -18,20 +18,9 @@
 //! A setting is an OpenDAL option of the service, given in
 //! [`OpenOptions::settings`](foreread_tier::OpenOptions) or as `FOREREAD_<SERVICE>_<OPTION>` in the
 //! environment, for example `FOREREAD_WEBDAV_USERNAME`. The variables of a service's own tools
-//! (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) work too.
+//! (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) work too. [`services`] lists them.
 //!
-//! | service | URLs | settings |
-//! |---|---|---|
-//! | `http` | `http://host/path`, `https://` | `username`, `password`, `token`, `host`, `list` |
-//! | `webdav` | `webdav://host/path`, `webdavs://` | `username`, `password`, `token`, `host` |
-//! | `webhdfs` | `webhdfs://namenode:9870/path`, `swebhdfs://` | `user_name`, `delegation`, `host` |
-//! | `oss` | `oss://bucket/prefix` | `endpoint`, `access_key_id`, `access_key_secret`, `security_token`, `skip_signature`, ... |
-//! | `cos` | `cos://bucket/prefix` | `endpoint`, `secret_id`, `secret_key`, `security_token` |
-//! | `hf` | `hf://datasets/owner/name@revision/path` | `token`, `endpoint` |
-//! | `hdfs` | `hdfs://namenode:8020/path` | `options` |
-//! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
-//!
-//! Passwords and tokens of the first three are bound to the host in `host` (`dav.example.org`). It
+//! Passwords and tokens of web servers, WebDAV and WebHDFS are bound to the host in `host` (`dav.example.org`). It
 //! may have a `:port`, and `http://` allows unencrypted transfer. They go to no other host, because
 //! a URL may come from a foreign catalog. Without `host` they are an error. Redirects are followed
 //! for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and without
@@ -69,7 +58,7 @@ mod error;
 mod hub;
 mod lister;
 mod reader;
-mod service;
+pub mod services;
 mod transport;
 
 pub use backend::OpendalBackend;

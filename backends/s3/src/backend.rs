@@ -60,6 +60,11 @@ impl Backend for S3Backend {
         ]
     }
 
+    /// Google's and Azure's libraries ask servers that variables of their own name, too.
+    fn credentials(&self) -> &[&str] {
+        &["HOME", "AWS_", "GOOGLE_", "GCE_", "AZURE_", "IDENTITY_"]
+    }
+
     /// Resolves the settings and fetches the first credentials. No request is sent to the origin. A
     /// source of credentials that is busy or unreachable is retried, for two minutes at most.
     ///

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_host::JobStore;
-use foreread_host::dataset_host::environment;
 use foreread_loader::LocalityDeal;
 use foreread_memory::MemoryTier;
 use foreread_open::disk::DiskReport;
@@ -177,7 +176,7 @@ fn described(dataset: &OpenDataset, storage: &StorageOptions) -> AttachDataset {
         identity: dataset.identity.to_string(),
         url: dataset.catalog.base_url().to_owned(),
         settings: storage.to_settings(),
-        environment: environment(dataset.catalog.base_url()),
+        environment: dataset.credentials.clone(),
         samples: dataset.catalog.len(),
         catalog_bytes: dataset.catalog.encoded_len(),
     }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Bandwidth, Limit, Meter, MeterReading};
 use foreread_loader::{BlockTable, Dataset, DirectReader};
+use foreread_open::credentials::credentials_proof;
 use foreread_open::error::{Error, ErrorKind, Result, ended};
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::{OriginPolicy, OtherReads};
@@ -21,49 +22,17 @@ use foreread_open::units::UnitFacts;
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::{SampleBlock, SampleReader};
 use foreread_tier::{ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError};
-use foreread_types::{DatasetId, DatasetIdentity, Fingerprint, SampleId, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Sizes, Tick};
 use futures::future::BoxFuture;
 
 use crate::disk::{DiskDataset, DiskListener, HostDisk};
 use crate::node::HostSettings;
-
-/// Environment variables that credentials come from, by their beginnings.
-const CREDENTIALS: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_", "HUGGING_FACE_"];
-
-/// Services with settings in this project's own variables, by their names in these.
-const SERVICES: [&str; 8] = ["HTTP", "WEBDAV", "WEBHDFS", "OSS", "COS", "HF", "HDFS", "SFTP"];
 
 /// The fewest reads that are of use at once, for any origin.
 const FEWEST_READS: usize = 8;
 
 /// The reads that an agent gets at once from the cache of its node.
 const RELAYED_READS: usize = 1024;
-
-/// Whether reads of some storage depend on a variable.
-fn is_credential(name: &str) -> bool {
-    let own = name.strip_prefix("FOREREAD_").and_then(|rest| rest.split_once('_'));
-    name == "HOME"
-        || CREDENTIALS.iter().any(|start| name.starts_with(start))
-        || own.is_some_and(|(service, _)| SERVICES.contains(&service))
-}
-
-/// A proof of the credentials in the environment. A job and its agent must have the same ones, or
-/// the job would read with the rights of the agent. Paths of directories need none.
-pub fn environment(url: &str) -> String {
-    if !url.contains("://") || url.starts_with("file:") {
-        return String::new();
-    }
-    let used: BTreeMap<_, _> = std::env::vars_os()
-        .filter(|(name, _)| name.to_str().is_some_and(is_credential))
-        .map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()))
-        .collect();
-    let mut all = Vec::new();
-    for part in used.iter().flat_map(|(name, value)| [name, value]) {
-        all.extend((part.len() as u64).to_le_bytes());
-        all.extend(part);
-    }
-    Fingerprint(xxhash_rust::xxh3::xxh3_128(&all)).to_string()
-}
 
 /// Opens datasets for jobs.
 #[derive(Debug)]
@@ -110,6 +79,12 @@ impl DatasetHost {
     #[must_use]
     pub fn with_agent(self, through_agent: Vec<OpenDataset>) -> Self {
         Self { through_agent, disk: None, ..self }
+    }
+
+    /// A proof of the environment's credentials for `url`. An unknown scheme is an error where it is
+    /// opened.
+    pub(crate) fn credentials(&self, url: &str) -> String {
+        self.registry.find(url).map(|backend| credentials_proof(&**backend)).unwrap_or_default()
     }
 
     /// The disks, if there are any.
@@ -438,23 +413,8 @@ impl SampleReader for HostedReader {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn ranks_plan_with_what_a_sample_takes_in_an_agent() {
         assert_eq!(foreread_open::units::STORE_FOOTPRINT, foreread_store::NodeStore::FOOTPRINT);
-    }
-
-    #[test]
-    // semantics: AGENT-9
-    fn credentials_of_every_backend_are_compared() {
-        for name in ["HOME", "AWS_PROFILE", "AZURE_STORAGE_KEY", "HF_TOKEN", "FOREREAD_WEBDAV_PASSWORD"] {
-            assert!(is_credential(name), "{name}");
-        }
-        for name in ["PATH", "FOREREAD_SEED", "FOREREAD_ORIGIN_LIMIT", "RANK"] {
-            assert!(!is_credential(name), "{name}");
-        }
-        assert_eq!((environment("/data"), environment("file:///data")), (String::new(), String::new()));
-        assert_eq!(environment("s3://bucket").len(), 32);
     }
 }

@@ -22,7 +22,7 @@ use foreread_store::attach::{AttachDataset, DatasetAnswer};
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use tokio::runtime::Handle;
 
-use crate::dataset_host::{DatasetHost, HostedDataset, environment};
+use crate::dataset_host::{DatasetHost, HostedDataset};
 use crate::disk::{DiskChange, DiskDataset};
 use bytes::Bytes;
 use foreread_dataset::Catalog;
@@ -171,7 +171,7 @@ impl Datasets {
         opener: &DatasetOpener,
         deadline: tokio::time::Instant,
     ) -> (Option<DatasetId>, DatasetAnswer) {
-        if wanted.environment != environment(&wanted.url) {
+        if wanted.environment != opener.host.credentials(&wanted.url) {
             let why = "its environment has other credentials than the agent's: start the agent with the same \
                        ones, or set them as storage options";
             return (None, DatasetAnswer::Refused(why.to_owned()));

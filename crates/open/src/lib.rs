@@ -12,6 +12,7 @@
 //! This crate is a part of the library `foreread`, which re-exports the items that programs need.
 
 pub mod calibration;
+pub mod credentials;
 pub mod disk;
 pub mod error;
 #[cfg(feature = "tables")]

@@ -9,6 +9,7 @@ use foreread_local::disk::DatasetLineage;
 use foreread_tier::{OpenContext, OriginTier};
 use foreread_types::{DatasetIdentity, setting};
 
+use crate::credentials::credentials_proof;
 use crate::error::{Error, ErrorKind, Result, ended};
 #[cfg(feature = "tables")]
 use crate::inventory::with_inventory;
@@ -36,6 +37,8 @@ pub struct OpenDataset {
     pub origin: Arc<dyn OriginTier>,
     /// The limit on parallel reads, if any.
     pub limit: Option<Limit>,
+    /// A proof of the environment's credentials for its storage.
+    pub credentials: String,
 }
 
 impl OpenDataset {
@@ -107,7 +110,8 @@ pub async fn open(
     let identity = catalog.identity(store.place());
     let lineage = lineage(&catalog, identity, store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(OpenDataset { catalog, identity, lineage, listed, file, origin, limit })
+    let credentials = credentials_proof(&**backend);
+    Ok(OpenDataset { catalog, identity, lineage, listed, file, origin, limit, credentials })
 }
 
 /// The caches that a dataset with this identity continues.

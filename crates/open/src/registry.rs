@@ -82,12 +82,10 @@ fn hint(scheme: &str) -> &'static str {
         "gs" => " without the feature `gcs`",
         "lustre" => " without the feature `lustre`",
         "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure`",
-        "http" | "https" | "hf" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
-            " without the feature `opendal`"
-        }
         "hdfs" => " without the feature `opendal-hdfs`",
         "sftp" => " without the feature `opendal-sftp`",
-        _ => "",
+        _ if cfg!(feature = "opendal") => "",
+        _ => " (the feature `opendal` knows more)",
     }
 }
 
@@ -116,5 +114,33 @@ mod tests {
     fn unknown_scheme_is_refused_with_the_known_ones() {
         let error = Registry::with_defaults().find("s4://bucket").unwrap_err();
         assert!(error.to_string().starts_with("s4://bucket: no backend opens 's4' URLs; known schemes: "));
+    }
+
+    #[test]
+    // semantics: AGENT-9
+    fn credentials_of_every_store_are_compared() {
+        let registry = Registry::with_defaults();
+        let counts = |url: &str, name: &str| {
+            registry.find(url).unwrap().credentials().iter().any(|start| name.starts_with(start))
+        };
+        for name in ["HOME", "AWS_PROFILE", "FOREREAD_SEED"] {
+            assert!(!counts("/data", name) && !counts("file:///data", name), "{name}");
+        }
+        #[cfg(feature = "s3")]
+        for name in ["HOME", "AWS_PROFILE"] {
+            assert!(counts("s3://bucket", name), "{name}");
+        }
+        #[cfg(feature = "azure")]
+        assert!(counts("az://container", "AZURE_STORAGE_KEY"));
+        #[cfg(feature = "opendal")]
+        for (url, name) in [
+            ("https://host", "FOREREAD_HTTP_PASSWORD"),
+            ("webdav://host", "FOREREAD_WEBDAV_PASSWORD"),
+            ("oss://bucket", "ALIBABA_CLOUD_ACCESS_KEY_ID"),
+            ("cos://bucket", "TENCENTCLOUD_SECRET_ID"),
+            ("hf://datasets/owner/name", "HF_TOKEN"),
+        ] {
+            assert!(counts(url, name) && !counts(url, "FOREREAD_SEED") && !counts(url, "PATH"), "{name}");
+        }
     }
 }

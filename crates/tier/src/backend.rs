@@ -71,6 +71,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The schemes, lower case, without `://`.
     fn schemes(&self) -> &[&str];
 
+    /// The beginnings of the names of environment variables that decide what may be read: keys,
+    /// tokens, profiles. A job and the agent that reads for it must have equal values, or the job
+    /// would read with the agent's rights. Default: none, for storage that has no credentials.
+    fn credentials(&self) -> &[&str] {
+        &[]
+    }
+
     /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of
     /// `file` also gets paths without a scheme.
     ///

@@ -4,6 +4,7 @@ use foreread_dataset::{Catalog, Format};
 use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
+use foreread_open::credentials::credentials_proof;
 use foreread_open::error::{Error, Result, ended};
 use foreread_open::origin::{OpenDataset, lineage};
 use foreread_open::origin_policy::OriginPolicy;
@@ -27,7 +28,8 @@ pub(super) async fn open_known(
     let is_alike = catalog.identity(store.place()) == identity;
     let lineage = lineage(&catalog, identity, store.place()).filter(|_| is_alike);
     let (origin, limit) = shared.wrap(store);
-    Ok(OpenDataset { catalog, identity, lineage, listed: false, file: None, origin, limit })
+    let credentials = credentials_proof(&**backend);
+    Ok(OpenDataset { catalog, identity, lineage, listed: false, file: None, origin, limit, credentials })
 }
 
 /// The name of `targets`, equal on ranks with equal targets: the name of `catalog` if they can mean

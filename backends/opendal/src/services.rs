@@ -1,4 +1,15 @@
 //! The services: their URLs, their settings and their constructors.
+//!
+//! | service | URLs | settings |
+//! |---|---|---|
+//! | `http` | `http://host/path`, `https://` | `username`, `password`, `token`, `host`, `list` |
+//! | `webdav` | `webdav://host/path`, `webdavs://` | `username`, `password`, `token`, `host` |
+//! | `webhdfs` | `webhdfs://namenode:9870/path`, `swebhdfs://` | `user_name`, `delegation`, `host` |
+//! | `oss` | `oss://bucket/prefix` | `endpoint`, `access_key_id`, `access_key_secret`, `security_token`, `skip_signature`, ... |
+//! | `cos` | `cos://bucket/prefix` | `endpoint`, `secret_id`, `secret_key`, `security_token` |
+//! | `hf` | `hf://datasets/owner/name@revision/path` | `token`, `endpoint` |
+//! | `hdfs` | `hdfs://namenode:8020/path` | none |
+//! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
 
 use std::collections::BTreeMap;
 
@@ -33,6 +44,9 @@ pub(crate) struct OpendalService {
     pub(crate) options: &'static [&'static str],
     /// The settings with credentials.
     pub(crate) secrets: &'static [&'static str],
+    /// The beginnings of the variables with credentials, of this project and of the service's own
+    /// tools.
+    pub(crate) credentials: &'static [&'static str],
     /// The credentials that are sent unchanged to the URL's host, and are therefore bound to the
     /// setting `host`.
     pub(crate) bound: &'static [&'static str],
@@ -52,6 +66,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "https://host/path",
         options: &["username", "password", "token", "host", "list"],
         secrets: &["username", "password", "host"],
+        credentials: &["FOREREAD_HTTP_"],
         bound: &["username", "password", "token"],
         redirects: true,
         make: Operator::from_iter::<opendal::services::Http>,
@@ -63,6 +78,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "webdavs://host/path",
         options: &["username", "password", "token", "host"],
         secrets: &["username", "password", "host"],
+        credentials: &["FOREREAD_WEBDAV_"],
         bound: &["username", "password", "token"],
         redirects: false,
         make: Operator::from_iter::<opendal::services::Webdav>,
@@ -74,6 +90,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "webhdfs://namenode:9870/path",
         options: &["user_name", "delegation", "host"],
         secrets: &["user_name", "delegation", "host"],
+        credentials: &["FOREREAD_WEBHDFS_"],
         bound: &["delegation"],
         redirects: true,
         make: Operator::from_iter::<opendal::services::Webhdfs>,
@@ -98,6 +115,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
             "skip_signature",
         ],
         secrets: &["access_key_id", "access_key_secret"],
+        credentials: &["FOREREAD_OSS_", "ALIBABA_CLOUD_", "OSS_", "HOME"],
         bound: &[],
         redirects: false,
         make: Operator::from_iter::<opendal::services::Oss>,
@@ -109,6 +127,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "cos://bucket/prefix",
         options: &["endpoint", "secret_id", "secret_key", "security_token", "disable_config_load"],
         secrets: &["secret_id", "secret_key"],
+        credentials: &["FOREREAD_COS_", "TENCENTCLOUD_", "TKE_"],
         bound: &[],
         redirects: false,
         make: Operator::from_iter::<opendal::services::Cos>,
@@ -120,6 +139,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "hf://datasets/owner/name@revision/path",
         options: &["token", "endpoint"],
         secrets: &["token"],
+        credentials: &["FOREREAD_HF_", "HF_", "HUGGING_FACE_", "HOME"],
         bound: &[],
         redirects: true,
         make: crate::hub::operator,
@@ -131,6 +151,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "hdfs://namenode:8020/path",
         options: &[],
         secrets: &[],
+        credentials: &["FOREREAD_HDFS_", "HADOOP_", "KRB5", "HOME"],
         bound: &[],
         redirects: false,
         make: Operator::from_iter::<opendal::services::HdfsNative>,
@@ -142,6 +163,7 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         example: "sftp://user@host:port/path",
         options: &["key", "known_hosts_strategy"],
         secrets: &["key"],
+        credentials: &["FOREREAD_SFTP_", "SSH_AUTH_SOCK", "HOME"],
         bound: &[],
         redirects: false,
         make: Operator::from_iter::<opendal::services::Sftp>,
@@ -154,4 +176,18 @@ pub(crate) fn remedy(scheme: &str) -> Option<String> {
     let variables: Vec<_> =
         service.secrets.iter().map(|name| crate::config::variable(service, name)).collect();
     (!variables.is_empty()).then(|| format!("set {}", variables.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: AGENT-9
+    fn settings_of_each_service_count_as_credentials() {
+        for service in SERVICES {
+            let own = format!("FOREREAD_{}_", service.name.to_uppercase());
+            assert!(service.credentials.contains(&&*own), "{own}");
+        }
+    }
 }

@@ -20,11 +20,11 @@
 //! environment, for example `FOREREAD_WEBDAV_USERNAME`. The variables of a service's own tools
 //! (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) work too. [`services`] lists them.
 //!
-//! Passwords and tokens of web servers, WebDAV and WebHDFS are bound to the host in `host` (`dav.example.org`). It
-//! may have a `:port`, and `http://` allows unencrypted transfer. They go to no other host, because
-//! a URL may come from a foreign catalog. Without `host` they are an error. Redirects are followed
-//! for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and without
-//! credentials to another host.
+//! Passwords and tokens of web servers, WebDAV and WebHDFS are bound to the host in `host`
+//! (`dav.example.org`). It may have a `:port`, and `http://` allows unencrypted transfer. They go
+//! to no other host, because a URL may come from a foreign catalog. Without `host` they are an
+//! error. Redirects are followed for `http`, `webhdfs` and `hf` only: five at most, never from
+//! https to http, and without credentials to another host.
 //!
 //! A web server cannot list. Its `list` names a local file with one path per line, below the URL.
 //! Each object's length is requested once, when the catalog is made.

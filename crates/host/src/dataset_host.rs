@@ -81,8 +81,8 @@ impl DatasetHost {
         Self { through_agent, disk: None, ..self }
     }
 
-    /// A proof of the environment's credentials for `url`. An unknown scheme is an error where it is
-    /// opened.
+    /// A proof of the environment's credentials for `url`. An unknown scheme is an error where it
+    /// is opened.
     pub(crate) fn credentials(&self, url: &str) -> String {
         self.registry.find(url).map(|backend| credentials_proof(&**backend)).unwrap_or_default()
     }

@@ -9,7 +9,8 @@ use foreread_tier::Backend;
 use foreread_types::Fingerprint;
 
 /// A proof of the credentials that the environment has for a storage. A job and its agent must have
-/// the same ones, or the job would read with the rights of the agent. Empty for storage without any.
+/// the same ones, or the job would read with the rights of the agent. Empty for storage without
+/// any.
 pub fn credentials_proof(backend: &dyn Backend) -> String {
     let starts = backend.credentials();
     if starts.is_empty() {

@@ -71,9 +71,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The schemes, lower case, without `://`.
     fn schemes(&self) -> &[&str];
 
-    /// The beginnings of the names of environment variables that decide what may be read: keys,
-    /// tokens, profiles. A job and the agent that reads for it must have equal values, or the job
-    /// would read with the agent's rights. Default: none, for storage that has no credentials.
+    /// The environment variables that the rights of reads depend on, such as keys, tokens and
+    /// profiles, by the beginnings of their names. A job and the agent that reads for it must have
+    /// equal values, or the job would read with the agent's rights. Default: none.
     fn credentials(&self) -> &[&str] {
         &[]
     }

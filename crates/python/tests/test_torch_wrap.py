@@ -276,6 +276,27 @@ def test_dataset_with_getitems_makes_batches(images: Path) -> None:
         assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
 
 
+def test_batch_is_requested_at_once(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2 requests a batch by ``__getitems__``."""
+    with served(DataLoader(folder, 8)) as ours:
+        data, engine = ours.dataset, ours._parts[0].engine
+        requested: list[list[int]] = []
+        get_many = type(engine).get_many
+        monkeypatch.setattr(type(engine), "get", lambda *_: pytest.fail("a single request"))
+        monkeypatch.setattr(type(engine), "get_many", lambda its, ids: requested.append(ids) or get_many(its, ids))
+        indices = [3, 1, 3, *range(5, 25)]
+        for (image, label), index in zip(data.__getitems__(indices), indices, strict=True):
+            assert torch.equal(image, folder[index][0]) and label == folder[index][1]
+        assert requested == [indices[:16], indices[16:]]
+        monkeypatch.undo()
+        folder.samples[4] = ("/nowhere/file.png", 0)
+        with pytest.raises(FileNotFoundError):
+            data.__getitems__([2, 4])
+        with pytest.raises(IndexError):
+            data.__getitems__([2, len(data)])
+        assert data._held == {}
+
+
 def test_descriptor_is_that_of_the_file(folder: Any) -> None:
     import numpy
 

@@ -57,6 +57,8 @@ class SampleFiles(NamedTuple):
     #: Their modification times. None where the look-up would cost too much.
     times: array[int] | None
     width: int
+    #: The samples whose files are requested together.
+    at_once: int = 1
 
 
 class SamplePaths:

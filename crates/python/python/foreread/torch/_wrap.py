@@ -31,7 +31,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .._engine import Engine, EngineDataset
 from .._native import PageCacheReader, modified
-from ..errors import ClosedError, ConfigError
+from ..errors import ClosedError, ConfigError, Error
 from ._ahead import Prediction
 from ._dataset import Dataset
 from ._files import Serving
@@ -46,6 +46,10 @@ _log = logging.getLogger("foreread.torch")
 _EPOCHS = 8
 _INDICES = 1 << 21
 
+#: The files that are requested at once, in number and in bytes. Each request costs as much as opening a file.
+_REQUESTED = 16
+_REQUESTED_BYTES = 4 << 20
+
 #: The number of samples after which a dataset that opens no files in Python is reported.
 _SAMPLES_CHECKED = 64
 
@@ -53,7 +57,7 @@ _SAMPLES_CHECKED = 64
 class _Served(torch.utils.data.Dataset[Any]):
     """The user's dataset with served files. Attribute access, also writing, goes to the user's dataset."""
 
-    _OWN = frozenset({"_dataset", "_engine", "_files", "_paths", "_unopened"})
+    _OWN = frozenset({"_dataset", "_engine", "_files", "_held", "_paths", "_unopened"})
 
     def __init__(self, dataset: Any, engine: Engine, files: SampleFiles, paths: SamplePaths) -> None:
         self._dataset = dataset
@@ -62,6 +66,8 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._paths = paths
         #: The number of samples made without opening their files. None after the check.
         self._unopened: int | None = 0
+        #: Files that were requested together, by their numbers.
+        self._held: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -109,14 +115,37 @@ class _Served(torch.utils.data.Dataset[Any]):
         """A file in the state of its look-up. None if it has changed, or if the engine was closed meanwhile."""
         # Workers prefetch while the loader is closed. The dataset then opens its files, as documented.
         with suppress(ClosedError):
-            return self._engine.get(number) if time is None or modified(path) == time else None
+            if time is None or modified(path) == time:
+                # Another thread may end its batch meanwhile.
+                return held[number] if number in (held := self._held) else self._engine.get(number)
         return None
+
+    def _request(self, indices: Sequence[Any]) -> None:
+        """Requests the files of samples together. Opening a file names the problem, if there is one."""
+        self._held = {}
+        with suppress(TypeError, IndexError, Error):
+            places = places_of(map(operator.index, indices), self._files.width)
+            numbers = [number for number in map(self._files.numbers.__getitem__, places) if number >= 0]
+            if len(numbers) > 1 and not self._engine.closed:
+                self._held = dict(zip(numbers, self._engine.get_many(numbers)))
 
     def __getitem__(self, index: Any) -> Any:
         with Serving(self._opened([index])) as serving:
             item = self._dataset[index]
         self._note(1, serving)
         return item
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        """A whole batch. Newer releases of PyTorch call it."""
+        size = self._files.at_once
+        items: list[Any] = []
+        try:
+            for at in range(0, len(indices), size):
+                self._request(some := indices[at : at + size])
+                items.extend(map(self.__getitem__, some))
+        finally:
+            self._held = {}
+        return items
 
     @property
     def __class__(self) -> Any:
@@ -130,7 +159,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         return type(self), (self._dataset, self._engine, self._files, self._paths), {"_unopened": self._unopened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._unopened = state["_unopened"]
+        self._unopened, self._held = state["_unopened"], {}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in vars(self):
@@ -148,7 +177,7 @@ class _Served(torch.utils.data.Dataset[Any]):
 
 
 class _ServedBatches(_Served):
-    """The same for a dataset with ``__getitems__``."""
+    """The same for a dataset with a ``__getitems__`` of its own."""
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         with Serving(self._opened(indices)) as serving:
@@ -445,6 +474,8 @@ def wrap(
         pages = PageCachePart(reader, source, files.numbers, files.width)
         source.close()
         return _wrapped(loader, pages, dataset)
+    mean = max(1, source.bytes // max(1, source.samples))
+    files = files._replace(at_once=max(1, min(_REQUESTED, _REQUESTED_BYTES // mean) // files.width))
     if not source.is_kernel_cached:
         files = files._replace(times=None)
     engine = Engine(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -133,4 +134,33 @@ def test_ranks_read_each_sample_once_and_survive_their_host(directory: Path, wor
             assert rank.process.returncode == 0, err
         killed.process.communicate(timeout=60)
     assert not list(runtime.glob("foreread/job-*")), "the job leaves nothing"
+    shutil.rmtree(runtime)
+
+
+# semantics: PY-22
+def test_stopped_host_holds_nobody_up(directory: Path) -> None:
+    """The other ranks train on while the process that hosts the cache is stopped, and after it."""
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))
+    with counted(directory) as (settings, _):
+        environment = settings | {"XDG_RUNTIME_DIR": str(runtime)}
+        ranks = [Rank(rank, 3, 0, environment) for rank in range(3)]
+        for rank in ranks:
+            rank.begin()
+        first = [rank.epoch() for rank in ranks]
+        host = host_of(runtime)
+        (stopped,) = (rank for rank in ranks if rank.process.pid == host)
+        stopped.process.send_signal(signal.SIGSTOP)
+        others = [rank for rank in ranks if rank is not stopped]
+        for rank in others:
+            rank.begin()
+        seen = [rank.epoch() for rank in others]
+        stopped.process.send_signal(signal.SIGCONT)
+        stopped.begin()
+        seen.append(stopped.epoch())
+        for part in (first, seen):
+            assert {number for its in part for number in its} == set(range(100))
+            assert all(text == content(number).decode() for its in part for number, text in its.items())
+        for rank in ranks:
+            _, err = rank.process.communicate(timeout=60)
+            assert rank.process.returncode == 0, err
     shutil.rmtree(runtime)

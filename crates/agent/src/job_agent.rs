@@ -6,10 +6,11 @@
 //!
 //! Decision: this is the agent as it is, in a process of the job. So scripts that are not changed
 //! share one cache with any order. They use the protocol of an agent that a user has started. The
-//! price is a thread in each process, and a cache that is empty after a takeover.
+//! price is a thread in each process, and a cache that is empty after a takeover. The thread has the
+//! agent meet those of other nodes, too.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use foreread_store::Client;
 use foreread_tier::user_directory;
 
 use crate::error::AgentError;
+use crate::job_nodes::{AgentMeetings, JobNodes, MeetingStep};
 use crate::{Agent, AgentSettings};
 
 /// How often a process tries to host the agent.
@@ -66,11 +68,20 @@ impl NodeJob {
     }
 }
 
+/// A message to the thread that hosts the agent.
+enum HostCommand {
+    /// The agent is to meet those of the other nodes.
+    Meet(Box<JobNodes>),
+    /// A step of the meeting of the agent with this number.
+    Step(u64, MeetingStep),
+    End,
+}
+
 /// This process's part in an agent of its job. Dropping it ends the agent, if it is hosted here.
 #[derive(Debug)]
 pub struct JobAgent {
     socket: PathBuf,
-    end: Option<Sender<()>>,
+    commands: Sender<HostCommand>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -82,34 +93,23 @@ impl JobAgent {
     /// If the system has no thread left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let socket = settings.socket.clone();
-        let (end, ended) = mpsc::channel();
-        let hosting = std::thread::Builder::new().name("foreread-host".to_owned()).spawn(move || {
-            let mut hosted = None;
-            loop {
-                if hosted.as_ref().is_none_or(Agent::is_stopped) {
-                    drop(hosted.take());
-                    match Agent::start(settings.clone()) {
-                        Ok(agent) => hosted = Some(agent),
-                        // Another process hosts it.
-                        Err(AgentError::InUse { .. }) => {}
-                        Err(error) => {
-                            tracing::warn!(%error, "the processes of this node share no cache");
-                            return;
-                        }
-                    }
-                }
-                match ended.recv_timeout(AGAIN) {
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-                }
-            }
-        });
+        let (commands, received) = mpsc::channel();
+        let own = commands.clone();
+        let hosting = std::thread::Builder::new()
+            .name("foreread-host".to_owned())
+            .spawn(move || host(&settings, &own, &received));
         let thread = hosting.map_err(|error| AgentError::system("cannot start a thread", error))?;
         let begun = Instant::now();
         while !serves(&socket) && !thread.is_finished() && begun.elapsed() < START_TIMEOUT {
             std::thread::sleep(POLL);
         }
-        Ok(Self { socket, end: Some(end), thread: Some(thread) })
+        Ok(Self { socket, commands, thread: Some(thread) })
+    }
+
+    /// Lets the agent meet those of the other nodes in the background, while it is hosted here.
+    pub fn meet(&self, nodes: JobNodes) {
+        // The thread has ended if no agent can be hosted.
+        let _ = self.commands.send(HostCommand::Meet(Box::new(nodes)));
     }
 
     /// The path of the agent's socket.
@@ -120,13 +120,55 @@ impl JobAgent {
 
 impl Drop for JobAgent {
     fn drop(&mut self) {
-        drop(self.end.take());
+        let _ = self.commands.send(HostCommand::End);
         if let Some(thread) = self.thread.take() {
             // A panic was reported when it happened.
             let _ = thread.join();
         }
         // It stays while another process uses it.
         let _ = self.socket.parent().map(std::fs::remove_dir);
+    }
+}
+
+/// Hosts an agent whenever no other process does, until the end.
+fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver<HostCommand>) {
+    let (mut hosted, mut number): (Option<Agent>, u64) = (None, 0);
+    let mut meetings: Option<AgentMeetings> = None;
+    loop {
+        if hosted.as_ref().is_none_or(Agent::is_stopped) {
+            drop(hosted.take());
+            match Agent::start(settings.clone()) {
+                Ok(agent) => (hosted, number) = (Some(agent), number + 1),
+                // Another process hosts it.
+                Err(AgentError::InUse { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the processes of this node share no cache");
+                    return;
+                }
+            }
+        }
+        if let (Some(agent), Some(meetings)) = (&mut hosted, &mut meetings) {
+            let (report, of) = (own.clone(), number);
+            // The thread has ended otherwise.
+            let report = move |step| drop(report.send(HostCommand::Step(of, step)));
+            meetings.begin(number, agent.leave(), agent.runtime(), report);
+            if let Some(warning) = meetings.due(agent.shares_with(), Instant::now()) {
+                tracing::warn!("{warning}");
+            }
+        }
+        match commands.recv_timeout(AGAIN) {
+            Ok(HostCommand::Meet(nodes)) => meetings = Some(AgentMeetings::new(*nodes)),
+            Ok(HostCommand::Step(of, step)) if of == number => {
+                let met = meetings.as_mut().and_then(|meetings| meetings.note(step));
+                if let (Some(agent), Some(met)) = (&mut hosted, met)
+                    && let Err(error) = agent.join(met, settings.config.clone())
+                {
+                    tracing::warn!(%error, "this node reads storage without the caches of the other nodes");
+                }
+            }
+            Ok(HostCommand::Step(..)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(HostCommand::End) | Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod control;
 mod error;
 mod http;
 mod job_agent;
+mod job_nodes;
 mod memory;
 mod reload;
 mod socket;
@@ -47,16 +48,19 @@ pub use foreread_host::status::{
 use foreread_host::{HostSettings, JobRuntime, io_threads};
 use foreread_store::Server;
 use foreread_tier::{ArenaBuffers, OpenContext};
+use tokio::runtime::Handle;
 
 pub use crate::control::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,
     ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus, ShareChoice,
     wrong_node_name,
 };
-use crate::control::{ControlLink, OwnAgent};
+use crate::control::{ControlLink, JobControl, OwnAgent};
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
 pub use crate::job_agent::{JobAgent, NodeJob};
+pub use crate::job_nodes::JobNodes;
+use crate::job_nodes::MetNodes;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::reload::{LOOK_INTERVAL, reload_regularly};
 pub use crate::socket::{directory_holder, private_directory};
@@ -86,11 +90,13 @@ pub struct AgentSettings {
 #[derive(Debug)]
 pub struct Agent {
     link: Option<ControlLink>,
+    /// That of its job, if it is hosted here.
+    job_control: Option<JobControl>,
     provider: Arc<HostProvider>,
     socket: PathBuf,
     /// Dropped in this order: no job is served when the runtime ends.
     server: Option<Server>,
-    _runtime: JobRuntime,
+    runtime: JobRuntime,
     http: HttpServer,
     _lock: LockFile,
 }
@@ -131,7 +137,8 @@ impl Agent {
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
         let http = http.serve(runtime.handle(), move || state.status());
-        Ok(Self { link, provider, socket, server: Some(server), _runtime: runtime, http, _lock: lock })
+        let (server, job_control) = (Some(server), None);
+        Ok(Self { link, job_control, provider, socket, server, runtime, http, _lock: lock })
     }
 
     /// The loopback address of its page, if it has one.
@@ -142,6 +149,37 @@ impl Agent {
     /// The time since the last job has left. Zero while a job is attached.
     pub fn idle_time(&self) -> Duration {
         self.provider.state.idle_time()
+    }
+
+    /// Shares its cache with the agents of the other nodes of its job.
+    ///
+    /// # Errors
+    /// If samples cannot be served to them.
+    pub(crate) fn join(&mut self, met: MetNodes, config: Config) -> Result<(), AgentError> {
+        let MetNodes { meeting, identity, control } = met;
+        // The earlier connection first: it says goodbye for this agent.
+        drop(self.link.take());
+        self.job_control = control;
+        let own = OwnAgent { socket: self.socket.clone(), config };
+        let link = ControlLink::of_job(self.runtime.handle(), &self.provider, own, meeting, identity)?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Where its tasks run.
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    /// The agents that share their caches with this one, itself included.
+    pub(crate) fn shares_with(&self) -> u64 {
+        self.provider.state.cluster.nodes()
+    }
+
+    /// Leaves the control process of its job if that can be used no longer. Returns whether it has
+    /// left.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.link.take_if(|link| link.has_ended()).is_some()
     }
 
     /// Whether it serves no longer: a client has had it stop, or its server has failed.
@@ -158,6 +196,7 @@ impl Drop for Agent {
         }
         drop(self.server.take());
         drop(self.link.take());
+        drop(self.job_control.take());
         // The next agent would replace it. A job that looks for one should find none.
         let _ = std::fs::remove_file(&self.socket);
     }

@@ -58,17 +58,14 @@ impl HostState {
         self.lock_control().leases.tell(now)
     }
 
-    /// Notes whether the control process is reached. The log has each problem once.
-    pub fn note_control_problem(&self, problem: Option<String>) {
+    /// Notes whether the control process is reached. Returns whether the problem is new.
+    pub fn note_control_problem(&self, problem: Option<String>) -> bool {
         let mut word = self.lock_control();
-        let Some(status) = &mut word.status else { return };
-        if let Some(problem) = &problem
-            && status.problem.as_ref() != Some(problem)
-        {
-            tracing::warn!(problem, "the control process is not reached, and the last leases hold");
-        }
+        let Some(status) = &mut word.status else { return false };
+        let is_new = status.problem != problem;
         status.is_connected = problem.is_none();
         status.problem = problem;
+        is_new
     }
 
     /// Applies a grant.

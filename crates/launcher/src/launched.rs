@@ -20,7 +20,8 @@
 //! The port is computed from the job's name (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT`
 //! ...), between 20000 and 28000. If another program has it, rank 0 takes the next of four. The
 //! other ranks try these four in turn, because only rank 0 knows the job's token. The price is a
-//! firewall rule for a range instead of a port. `FOREREAD_MEET=host:port` sets one.
+//! firewall rule for a range instead of a port. `FOREREAD_MEET=host:port` sets one. The stores of
+//! several nodes meet at the ports after these ([`Launched::between_nodes`]).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -222,6 +223,45 @@ impl Launched {
     pub fn on_node(&self) -> Option<u32> {
         let all = matches!(self.rendezvous, Some(Rendezvous::Node { .. })).then_some(self.world_size);
         self.local_size.or(all)
+    }
+
+    /// The same for the stores of the job's nodes, which meet as its ranks do: at the next ports,
+    /// or in another directory. All ranks of rank 0's node have rank 0 there, and the others rank
+    /// 1. `None` for a job on one node.
+    #[must_use]
+    pub fn between_nodes(&self) -> Option<Self> {
+        let is_one = matches!(self.rendezvous, Some(Rendezvous::Node { .. }));
+        if is_one || self.local_size.is_none_or(|local| local >= self.world_size) {
+            return None;
+        }
+        let rendezvous = self.rendezvous.clone().map(|of_ranks| match of_ranks {
+            Rendezvous::Host { host, ports } => Rendezvous::Host { host, ports: ports_after(&ports) },
+            // Other ranks of its host may listen at the ports after rank 0's.
+            Rendezvous::List(all) => {
+                let host = all.first().map(|(host, _)| host.clone()).unwrap_or_default();
+                let last = all.iter().filter(|(other, _)| *other == host).map(|(_, port)| *port).max();
+                Rendezvous::Host { host, ports: ports_after(last.as_slice()) }
+            }
+            Rendezvous::Directory(path) => {
+                let mut name = path.into_os_string();
+                name.push("-nodes");
+                Rendezvous::Directory(name.into())
+            }
+            node @ Rendezvous::Node { .. } => node,
+        });
+        let (rank, job) = (Rank(u32::from(!self.is_with_rank_0())), format!("{} nodes", self.job));
+        Some(Self { rank, rendezvous, job, ..self.clone() })
+    }
+
+    /// Whether this process is on rank 0's node. `false` if that is unknown.
+    fn is_with_rank_0(&self) -> bool {
+        // The ranks of a node are counted in their order. So all ranks below this one are there.
+        self.node == Some(0) || self.local_rank == Some(self.rank.0) || self.rank.0 == 0
+    }
+
+    /// Whether ranks meet where processes of other users can connect, so that they need a token.
+    pub fn needs_token(&self) -> bool {
+        matches!(self.rendezvous, Some(Rendezvous::Host { .. } | Rendezvous::List(_)))
     }
 
     /// Where ranks meet.
@@ -494,6 +534,15 @@ fn ports(job: &str, avoid: Option<u16>) -> Vec<u16> {
         first += 2 * TORCH_PORTS + MAX_PORTS + 1;
     }
     (first..first + MAX_PORTS).collect()
+}
+
+/// As many ports after these, or before them at the end of all ports.
+fn ports_after(ports: &[u16]) -> Vec<u16> {
+    let (count, first) = (ports.len() as u16, ports.iter().min().copied().unwrap_or_default());
+    match ports.iter().max().and_then(|last| Some((*last, last.checked_add(count)?))) {
+        Some((last, end)) => (last + 1..=end).collect(),
+        None => (first.saturating_sub(count)..first).collect(),
+    }
 }
 
 #[cfg(test)]

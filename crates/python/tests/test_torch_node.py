@@ -27,7 +27,8 @@ from waiting import until
 
 #: Trains an epoch for each line of standard input.
 SCRIPT = """
-    import json, os, sys
+    import json, os, sys, time
+    import torch.distributed
     from foreread.torch import Dataset, wrap
     from torch.utils.data import DataLoader, DistributedSampler
 
@@ -39,24 +40,36 @@ SCRIPT = """
             return [self[index] for index in indices]
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if "TEST_GROUP" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    pause = float(os.environ.get("TEST_PAUSE", "0"))
     data = Numbered("s3://data/train", memory="1MiB", decode="bytes")
     sampler = DistributedSampler(data, ranks, rank, seed=3)
     loader = wrap(DataLoader(data, 5, sampler=sampler, num_workers=int(sys.argv[1]), collate_fn=list))
     for epoch, _ in enumerate(sys.stdin):
         sampler.set_epoch(epoch)
-        print(json.dumps([pair for batch in loader for pair in batch]), flush=True)
+        pairs, longest, begun = [], 0.0, time.monotonic()
+        for batch in loader:
+            longest = max(longest, time.monotonic() - begun)
+            pairs += batch
+            time.sleep(pause)
+            begun = time.monotonic()
+        print(json.dumps([pairs, longest]), flush=True)
 """
 
 
 class Rank:
-    """A rank of a job on this node."""
+    """A rank of a job, on this node unless the environment has others."""
+
+    #: The seconds of the longest wait for a batch of the last epoch.
+    longest = 0.0
 
     def __init__(self, rank: int, ranks: int, workers: int, environment: dict[str, str]) -> None:
         launched = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
         launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}
         command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(workers)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, env=os.environ | environment | launched, **pipes)
+        self.process = subprocess.Popen(command, env=os.environ | launched | environment, **pipes)
 
     def begin(self) -> None:
         assert self.process.stdin is not None
@@ -68,7 +81,8 @@ class Rank:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate(timeout=60)[1]
-        return {int(number): text for number, text in json.loads(line)}
+        pairs, self.longest = json.loads(line)
+        return {int(number): text for number, text in pairs}
 
 
 @contextmanager

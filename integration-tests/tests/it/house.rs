@@ -137,6 +137,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-host",
             "foreread-launcher",
             "foreread-open",
+            "foreread-peer",
             "foreread-store",
             "foreread-tier",
             "foreread",

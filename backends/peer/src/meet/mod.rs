@@ -48,6 +48,7 @@
 //! | `follower`, `follower_driver`, `run_session` | followers, before and after the start |
 //! | `shared_catalog` | catalogs, which travel once per node |
 //! | `group`, `roster` | the run: [`RunGroup`], and the addresses of all ranks |
+//! | `nodes` | the meeting of a job's nodes, without steps |
 //!
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
 //! seconds and a heartbeat timeout of ten. [`RendezvousProgress`] shows the cause of a rank's
@@ -70,6 +71,7 @@ mod loader_directory;
 mod members;
 mod messages;
 mod node;
+mod nodes;
 mod notice;
 mod owned_task;
 mod rank0;
@@ -89,6 +91,7 @@ pub use group::{RunEnd, RunGroup};
 pub use interfaces::INTERFACE;
 pub use joining::RendezvousSteps;
 pub use loader_directory::LoaderDirectory;
+pub use nodes::NodeMeeting;
 pub use notice::given_token;
 pub use settings::RendezvousSettings;
 pub use shared_catalog::SharedCatalog;

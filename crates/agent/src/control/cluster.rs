@@ -13,7 +13,6 @@ use foreread_host::held_leases::{LEASE, LeaseTerms, SILENT};
 use foreread_host::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 
 use super::division::{OriginDivision, divide, idle_rate};
-use super::intervals::SETTLED;
 use super::messages::{ClusterNotes, Grant, Hello, NodeNote, Report, VERSIONS, WarmPart};
 use super::node::{Lease, Leases, Node};
 use super::rosters::Rosters;
@@ -77,6 +76,8 @@ pub(super) struct OutgoingGrant {
 pub(super) struct Cluster {
     nodes: BTreeMap<String, Node>,
     policy: Policy,
+    /// How long it waits for the agents of an earlier process, if none has its notes.
+    settled: Duration,
     /// When the first agent has dialled.
     begun: Option<Duration>,
     /// Whether the agents of an earlier process are known.
@@ -93,10 +94,11 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(policy: Policy) -> Self {
+    pub(super) fn new(policy: Policy, settled: Duration) -> Self {
         Self {
             nodes: BTreeMap::new(),
             policy,
+            settled,
             begun: None,
             is_settled: false,
             notes: ClusterNotes::default(),
@@ -314,7 +316,7 @@ impl Cluster {
         let Some(begun) = self.begun else { return };
         let are_known = self.nodes.values().all(|node| !node.is_unknown);
         let is_over = match self.earlier.version {
-            0 => now >= begun + SETTLED,
+            0 => now >= begun + self.settled,
             _ => are_known || now >= begun + LEASE,
         };
         self.is_settled |= is_over;

@@ -25,6 +25,7 @@ use foreread_host::host_state::HostState;
 use foreread_host::json::{decoded, encoded};
 use foreread_host::provider::HostProvider;
 use foreread_host::status::AgentStatus;
+use foreread_peer::meet::NodeMeeting;
 use foreread_store::StoreJob;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -94,6 +95,47 @@ pub enum ShareChoice {
     At(String),
 }
 
+/// Where an agent finds its control process.
+#[derive(Debug)]
+enum ControlPlace {
+    /// The control process of a cluster.
+    Cluster(Address),
+    /// That of a job, in the process that hosts the agent of rank 0's node.
+    Job(Arc<NodeMeeting>),
+}
+
+impl ControlPlace {
+    async fn open(&self, identity: &Identity) -> Result<ControlConnection, WireError> {
+        match self {
+            Self::Cluster(address) => {
+                let opened = ControlConnection::open(&SystemTransport, address, identity, None, SILENT);
+                Ok(opened.await?.0)
+            }
+            Self::Job(meeting) => match meeting.find().await {
+                Ok((connection, found)) if found.token.expose() == identity.token.expose() => Ok(connection),
+                // The next process at rank 0's node has generated another one.
+                Ok(_) => Err(WireError::new(WireErrorKind::OtherToken, "it has another token")),
+                Err(why) => {
+                    let why = why.unwrap_or_else(|| "it does not listen".to_owned());
+                    Err(WireError::new(WireErrorKind::Disconnected, why))
+                }
+            },
+        }
+    }
+}
+
+/// The parts of a connection, before it is opened.
+struct LinkStart {
+    place: ControlPlace,
+    /// On the way to the control process.
+    address: Address,
+    identity: Identity,
+    node: String,
+    share: ShareChoice,
+    /// Gets a message with the first grant.
+    first: Option<std_mpsc::Sender<()>>,
+}
+
 /// The connection of an agent, which is there until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ControlLink {
@@ -113,17 +155,51 @@ impl ControlLink {
         target: ControlTarget,
         own: OwnAgent,
     ) -> Result<Self, AgentError> {
-        let state = Arc::clone(&provider.state);
         let wrong = || AgentError::Address { address: target.address.clone() };
         let address: Address = target.address.parse().map_err(|_| wrong())?;
         let Address::Tcp(..) = address else { return Err(wrong()) };
-        let token = ClusterToken::read(&target.tokens)?;
-        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let identity = ClusterToken::read(&target.tokens)?.identity();
         let node = target.node.unwrap_or_else(machine);
         if let Some(why) = wrong_node_name(&node) {
             return Err(AgentError::Setting(format!("--node: {why}")));
         }
-        let (identity, instance) = (token.identity(), state.name().to_owned());
+        let (first, granted) = std_mpsc::channel();
+        let place = ControlPlace::Cluster(address.clone());
+        let start = LinkStart { place, address, identity, node, share: target.share, first: Some(first) };
+        let link = Self::begin(runtime, provider, own, start)?;
+        if granted.recv_timeout(FIRST_GRANT).is_err() {
+            tracing::warn!("the control process is not reached yet: until then, only own limits hold");
+        }
+        Ok(link)
+    }
+
+    /// Dials the control process of this agent's job, which was met there.
+    ///
+    /// # Errors
+    /// If samples cannot be served to the other nodes.
+    pub(crate) fn of_job(
+        runtime: &Handle,
+        provider: &Arc<HostProvider>,
+        own: OwnAgent,
+        meeting: Arc<NodeMeeting>,
+        identity: Identity,
+    ) -> Result<Self, AgentError> {
+        let (address, node) = (meeting.towards(), machine());
+        let (place, share) = (ControlPlace::Job(meeting), ShareChoice::Auto);
+        // Its jobs have no limits to wait for.
+        let start = LinkStart { place, address, identity, node, share, first: None };
+        Self::begin(runtime, provider, own, start)
+    }
+
+    fn begin(
+        runtime: &Handle,
+        provider: &Arc<HostProvider>,
+        own: OwnAgent,
+        start: LinkStart,
+    ) -> Result<Self, AgentError> {
+        let LinkStart { place, address, identity, node, share, first } = start;
+        let state = Arc::clone(&provider.state);
+        let instance = state.name().to_owned();
         let wire = std::env::var(WireProtection::VARIABLE).ok().filter(|text| !text.is_empty());
         let wire = wire
             .map(|text| text.parse().map_err(|error: ParseWireError| AgentError::Setting(error.to_string())));
@@ -136,16 +212,16 @@ impl ControlLink {
             wire,
             network,
         };
-        let serving = serve_samples(runtime, provider, &member, &target.share, &address)?;
+        let serving = serve_samples(runtime, provider, &member, &share, &address)?;
         state.begin_control(address.to_string(), node.clone());
         let (end, on_end) = oneshot::channel();
-        let (first, granted) = std_mpsc::channel();
         let (has_ended, ended) = std_mpsc::channel();
         let (rosters, roster) = watch::channel(ClusterRoster::default());
         runtime.spawn(apply_rosters(Arc::clone(&state.cluster), roster));
         let dialing = DialingAgent {
             state,
             own,
+            place,
             address,
             identity,
             node,
@@ -160,8 +236,9 @@ impl ControlLink {
             number: 0,
             applied: 0,
             warmed: 0,
-            first: Some(first),
+            first,
             pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
+            attempts: 0,
         };
         runtime.spawn(apply_regularly(Arc::downgrade(&dialing.state)));
         runtime.spawn(async move {
@@ -169,11 +246,19 @@ impl ControlLink {
             // The agent may wait no longer.
             let _ = has_ended.send(());
         });
-        if granted.recv_timeout(FIRST_GRANT).is_err() {
-            tracing::warn!("the control process is not reached yet: until then, only own limits hold");
-        }
         Ok(Self { end: Some(end), ended, _serving: serving })
     }
+
+    /// Whether it dials no longer: the control process has another token now, or this node is to host
+    /// the next one.
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(self.ended.try_recv(), Err(std_mpsc::TryRecvError::Empty))
+    }
+}
+
+/// The name of this machine.
+fn machine() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Drop for ControlLink {
@@ -244,6 +329,8 @@ fn shown_status(mut status: AgentStatus) -> AgentStatus {
 struct DialingAgent {
     state: Arc<HostState>,
     own: OwnAgent,
+    place: ControlPlace,
+    /// For messages.
     address: Address,
     identity: Identity,
     node: String,
@@ -265,6 +352,8 @@ struct DialingAgent {
     /// For the start, which waits for the first grant.
     first: Option<std_mpsc::Sender<()>>,
     pauses: Backoff,
+    /// Attempts to reach the control process since it was reached.
+    attempts: u32,
 }
 
 impl DialingAgent {
@@ -279,22 +368,52 @@ impl DialingAgent {
                 Err(error) => Err(error),
             };
             let Err(error) = result else { return };
+            if self.note_problem(&error) {
+                return;
+            }
             let is_refused = error.kind() == WireErrorKind::Refused;
-            let is_unnamed = error.kind() == WireErrorKind::OtherJob;
-            let unnamed = || format!("{}: it has no token of this name", self.address);
-            self.state.note_control_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
             let wait = if is_refused { REFUSED_AGAIN } else { self.pauses.pause() };
+            self.attempts = self.attempts.saturating_add(1);
+            let pause = async {
+                match &self.place {
+                    ControlPlace::Cluster(_) => sleep(wait).await,
+                    ControlPlace::Job(meeting) => meeting.pause(self.attempts).await,
+                }
+            };
             tokio::select! {
-                () = sleep(wait) => {}
+                () = pause => {}
                 _ = &mut end => return,
             }
         }
     }
 
+    /// Reports why the control process is not reached. Returns whether that is final.
+    fn note_problem(&self, error: &WireError) -> bool {
+        let is_unnamed = error.kind() == WireErrorKind::OtherJob;
+        let problem = match is_unnamed {
+            true => format!("{}: it has no token of this name", self.address),
+            false => error.to_string(),
+        };
+        let is_new = self.state.note_control_problem(Some(problem.clone()));
+        match &self.place {
+            ControlPlace::Cluster(_) if is_new => {
+                tracing::warn!(problem, "the control process is not reached, and the last leases hold");
+            }
+            ControlPlace::Job(_) if is_new => {
+                tracing::info!(problem, "rank 0's node is not reached, and the last roster holds");
+            }
+            ControlPlace::Cluster(_) | ControlPlace::Job(_) => {}
+        }
+        match &self.place {
+            ControlPlace::Cluster(_) => false,
+            ControlPlace::Job(meeting) => error.kind() == WireErrorKind::OtherToken || meeting.hosts_next(),
+        }
+    }
+
     /// A connection, after the hello.
     async fn connect(&mut self) -> Result<Session, WireError> {
-        let opened = ControlConnection::open(&SystemTransport, &self.address, &self.identity, None, SILENT);
-        let (connection, _) = opened.await?;
+        let connection = self.place.open(&self.identity).await?;
+        self.attempts = 0;
         let session = Session::start(connection, &self.address, BOUNDS);
         let leases = self.state.held_leases();
         let (node, instance) = (self.node.clone(), self.state.name().to_owned());
@@ -316,7 +435,8 @@ impl DialingAgent {
     ) -> Result<(), WireError> {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reported = Instant::now();
+        // An agent is in a roster once it has reported.
+        let mut reported = None::<Instant>;
         loop {
             tokio::select! {
                 message = receiver.next() => {
@@ -345,8 +465,9 @@ impl DialingAgent {
                 }
                 _ = looks.tick() => {
                     let is_urgent = self.look();
-                    if is_urgent || reported.elapsed() + LOOK / 2 >= REPORT_INTERVAL {
-                        reported = Instant::now();
+                    let is_due = |at: Instant| at.elapsed() + LOOK / 2 >= REPORT_INTERVAL;
+                    if is_urgent || reported.is_none_or(is_due) {
+                        reported = Some(Instant::now());
                         let report = encoded(&self.report());
                         // A lost connection is an error of the next message.
                         sender.send(REPORT, report).await;

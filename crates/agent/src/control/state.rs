@@ -45,11 +45,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ControlState {
-    /// The state without agents.
+    /// The state without agents. It waits `settled` for those of an earlier process.
     ///
     /// # Errors
     /// A mistake in the policy file.
-    pub(super) fn new(tokens: &[ClusterToken], mut file: PolicyFile) -> Result<Self, PolicyError> {
+    pub(super) fn new(
+        tokens: &[ClusterToken],
+        mut file: PolicyFile,
+        settled: Duration,
+    ) -> Result<Self, PolicyError> {
         let policy = Policy::new(CLUSTER_WORDS);
         let policy = match file.changed().transpose()? {
             Some(values) => policy.with_file(values),
@@ -58,7 +62,7 @@ impl ControlState {
         let identities: Vec<Identity> = tokens.iter().map(ClusterToken::identity).collect();
         let users = identities.iter().zip(tokens).map(|(it, token)| (it.job, token.name.clone())).collect();
         Ok(Self {
-            cluster: Mutex::new(Cluster::new(policy)),
+            cluster: Mutex::new(Cluster::new(policy, settled)),
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
             identities,

@@ -20,11 +20,14 @@ pub(super) const DEFAULT_NAME: &str = "cluster";
 /// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The name of the token of a job's own agents.
+const JOB_NAME: &str = "job";
+
 /// A token of a cluster, and its name.
 #[derive(Clone, Debug)]
 pub struct ClusterToken {
     pub(super) name: String,
-    token: Token,
+    identity: Identity,
 }
 
 impl ClusterToken {
@@ -42,11 +45,20 @@ impl ClusterToken {
         }
     }
 
+    fn new(name: &str, token: Token) -> Self {
+        let text = b"foreread control ".iter().chain(name.as_bytes());
+        let job = text.fold(0, |hash, byte| mix(hash ^ u64::from(*byte)));
+        Self { name: name.to_owned(), identity: Identity { rank: Rank(0), job, token } }
+    }
+
+    /// The token of a job, whose agents have this identity.
+    pub(super) fn of_job(identity: Identity) -> Self {
+        Self { name: JOB_NAME.to_owned(), identity }
+    }
+
     /// The identity by which both ends of a connection know the token.
     pub fn identity(&self) -> Identity {
-        let text = b"foreread control ".iter().chain(self.name.as_bytes());
-        let job = text.fold(0, |hash, byte| mix(hash ^ u64::from(*byte)));
-        Identity { rank: Rank(0), job, token: self.token.clone() }
+        self.identity.clone()
     }
 }
 
@@ -81,7 +93,7 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<ClusterToken>, AgentError> 
         if name.contains(['/', '@', '*']) {
             return Err(wrong(format!("line {number}: a name has no '/', '@' or '*'")));
         }
-        tokens.push(ClusterToken { name: name.to_owned(), token });
+        tokens.push(ClusterToken::new(name, token));
     }
     if tokens.is_empty() {
         return Err(wrong("it has no token: `foreread token` prints a new one".to_owned()));

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_host::JobHost;
-use foreread_launcher::Rendezvous;
 use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_peer::meet::{
     INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
@@ -123,8 +122,7 @@ impl Meeting {
 
     /// Whether the rendezvous cannot pass a secret to the job's user alone, and no secret was set.
     pub fn needs_token(&self) -> bool {
-        let open = matches!(self.launched.rendezvous, Some(Rendezvous::Host { .. } | Rendezvous::List(_)));
-        open && self.token.is_none()
+        self.launched.needs_token() && self.token.is_none()
     }
 
     /// Sets the job's secret, unless the environment has one. All ranks need the same.

@@ -157,7 +157,7 @@ impl ClusterCache {
     }
 
     /// The number of agents that share their caches with this one, itself included. 0: none.
-    pub(crate) fn nodes(&self) -> u64 {
+    pub fn nodes(&self) -> u64 {
         let view = self.view();
         if view.is_shared() { view.nodes.len() as u64 } else { 0 }
     }

@@ -303,6 +303,45 @@ fn incomplete_pair_or_rank_above_world_size_is_an_error() {
     assert_eq!(Launched::explicit(Rank(1), 2, &none).unwrap().rendezvous, None);
 }
 
+#[test]
+// semantics: PY-22
+fn stores_of_nodes_meet_next_to_the_ranks() {
+    let between = |changes: &[(&'static str, &'static str)]| {
+        let of_torchrun = TORCHRUN.iter().filter(|(name, _)| !changes.iter().any(|(is, _)| is == name));
+        found(&of_torchrun.chain(changes).copied().collect::<Vec<_>>()).between_nodes()
+    };
+    let (ranks, nodes) = (found(TORCHRUN), between(&[]).unwrap());
+    let (_, of_ranks) = host(&ranks);
+    let (name, ports) = host(&nodes);
+    assert_eq!((name, ports[0], ports.len()), ("node7", of_ranks[3] + 1, 4));
+    assert!((nodes.rank, nodes.needs_token()) == (Rank(1), true) && nodes.job_hash() != ranks.job_hash());
+    // Rank 0's node has a number, or ranks that are counted like the job's.
+    let rank = |rank, local, node| {
+        between(&[("RANK", rank), ("LOCAL_RANK", local), ("GROUP_RANK", node)]).unwrap().rank.0
+    };
+    assert_eq!(
+        (rank("2", "2", ""), rank("2", "1", ""), rank("2", "1", "0"), rank("0", "", "")),
+        (0, 1, 0, 0)
+    );
+    let meet = |text| between(&[("FOREREAD_MEET", text)]).unwrap();
+    assert_eq!(host(&meet("a:7000")), ("a", &[7001][..]));
+    assert_eq!(host(&meet("a:65535")), ("a", &[65534][..]));
+    let list = meet("a:7000,a:7002,b:7009,b:1,c:1,c:2,d:1,d:2");
+    assert_eq!(host(&list), ("a", &[7003][..]));
+    let [Some(Rendezvous::Directory(nodes)), Some(Rendezvous::Directory(ranks))] =
+        [meet("/shared").rendezvous, found(&[TORCHRUN, &[("FOREREAD_MEET", "/shared")]].concat()).rendezvous]
+    else {
+        panic!("no directories")
+    };
+    assert!(nodes.parent() == ranks.parent() && nodes != ranks, "{nodes:?} {ranks:?}");
+    assert!(!meet("/shared").needs_token());
+    // One node, or a number of ranks on this one that is unknown.
+    assert_eq!(between(&[("LOCAL_WORLD_SIZE", "8")]), None);
+    assert_eq!(between(&[("FOREREAD_MEET", "localhost:7000")]), None);
+    assert_eq!(between(&[("LOCAL_WORLD_SIZE", "")]), None);
+    assert_eq!(between(&[("MASTER_ADDR", "")]).unwrap().rendezvous, None);
+}
+
 proptest! {
     #[test]
     fn computed_ports_are_not_near_master_port(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {

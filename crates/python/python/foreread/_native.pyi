@@ -39,6 +39,7 @@ __all__ = [
     "modified",
     "node_shares",
     "node_store",
+    "node_token",
     "plan_of",
     "rank_cores",
     "render_metrics",
@@ -604,8 +605,14 @@ def calibrate(
 def node_shares(**settings: Any) -> bool:
     """Whether the ranks of this process's node share a cache by these settings."""
 
-def node_store(**settings: Any) -> str:
-    """The socket of the cache that this process shares with the other ranks of its node. The first call starts it."""
+def node_store(**settings: Any) -> tuple[Path, tuple[int, int] | None]:
+    """The socket of the cache that this process shares with the other ranks of its node. The first call starts it.
+
+    If the job's nodes need a token to meet, it also has this rank and the number of ranks.
+    """
+
+def node_token(token: str | None) -> None:
+    """Lets the caches of the job's nodes meet with this token. Without one, a warning has the remedy."""
 
 def catalog_of(root: Path, base: Path, paths: Sequence[Path]) -> tuple[Catalog | None, bytes, bytes]:
     """The catalog of files below `base`, with their ids and modification times."""

@@ -3,22 +3,27 @@
 Ranks that meet at a host and port need a common secret. If `torch.distributed` is initialised, they already share a
 store. Rank 0 puts a random token there. Each rank increments a counter after reading it, and the last one deletes the
 token. The price is that any client of torch's store can read the token in the meantime, because the store has no
-authentication. A set `FOREREAD_TOKEN` is always used instead.
+authentication. A set `FOREREAD_TOKEN` is always used instead. The nodes of wrapped loaders get it in the background.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
+import logging
+import secrets
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from .errors import MeetingError
 
-__all__ = ["of_torch"]
+__all__ = ["in_background", "of_torch"]
 
 #: Seconds that a rank waits for rank 0, the same as in a rendezvous.
 TIMEOUT = 300.0
@@ -30,14 +35,22 @@ PAUSES = (0.01, 0.5)
 _NUMBERS: Iterator[int] = itertools.count()
 
 
-class _GroupToken(NamedTuple):
+@dataclass
+class _GroupToken:
     """The token of a process group. All of its loaders share it, because later ones rendezvous through the first."""
 
     store: object
-    token: str
+    number: int
+    token: str | None = None
 
 
 _known: _GroupToken | None = None
+
+#: Waits for rank 0 in the background.
+_thread: threading.Thread | None = None
+
+#: Ends all waits for rank 0.
+_exiting = threading.Event()
 
 
 class Store(Protocol):
@@ -51,17 +64,58 @@ class Store(Protocol):
 
 def of_torch(rank: int, world_size: int, token: str) -> str | None:
     """Rank 0's token, for all ranks. None if torch has no process group of these ranks, or no store for secrets."""
+    store = _of_group(rank, world_size)
+    if store is None:
+        return None
+    if _thread is not None:
+        _thread.join()
+    return _of_store(store, rank, world_size, token)
+
+
+def in_background(rank: int, world_size: int, use: Callable[[str | None], None]) -> None:
+    """Calls `use` with that token, or with None, without a wait for rank 0."""
+    store = _of_group(rank, world_size)
+    if store is None:
+        return use(None)
+
+    def run() -> None:
+        try:
+            token = _of_store(store, rank, world_size, secrets.token_hex(16))
+        except MeetingError as error:
+            logging.getLogger("foreread").debug("%s", error)
+            token = None
+        if not _exiting.is_set():
+            use(token)
+
+    global _thread
+    _thread = threading.Thread(target=run, name="foreread-token", daemon=True)
+    _thread.start()
+
+
+@atexit.register
+def _end() -> None:
+    _exiting.set()
+    if _thread is not None:
+        # A store whose host is gone may not answer.
+        _thread.join(1.0)
+
+
+def _of_group(rank: int, world_size: int) -> Store | None:
+    """The store of torch's process group of these ranks, if it is for secrets."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     if (distributed.get_rank(), distributed.get_world_size()) != (rank, world_size):
         return None
-    store = _store(distributed)
-    if store is None:
-        return None
+    return _store(distributed)
+
+
+def _of_store(store: Store, rank: int, world_size: int, token: str) -> str:
     global _known
     if _known is None or _known.store is not store:
-        _known = _GroupToken(store, exchange(store, rank, world_size, token, next(_NUMBERS)))
+        _known = _GroupToken(store, next(_NUMBERS))
+    if _known.token is None:
+        _known.token = exchange(store, rank, world_size, token, _known.number)
     return _known.token
 
 
@@ -116,7 +170,8 @@ def _wait(store: Store, count: str, rank: int, timeout: float) -> None:
                 f"loaders in the same order, and FOREREAD_TOKEN must be set on all or on none; {REMEDY}"
             )
             raise MeetingError(message)
-        time.sleep(pause)
+        if _exiting.wait(pause):
+            raise MeetingError("the program is ending")
         pause = min(2 * pause, longest)
 
 

@@ -43,6 +43,7 @@ const PYTHON_SLEEPS: &[(&str, usize, &str)] = &[
     ("test_processes.py", 2, "a slow transform, and a child's own wait for its threads"),
     ("test_slurm.py", 2, "Slurm compares times in seconds"),
     ("test_tensorflow.py", 2, "slow decoders"),
+    ("test_torch_node.py", 1, "a slow training step"),
     ("test_torch_odd.py", 3, "time between epochs is the subject, and slow transforms"),
     ("test_torch_workers.py", 3, "a child's own wait for a signal"),
     ("test_unchanged.py", 2, "files settle by the kernel's clock, and copies come during runs"),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use foreread_host::held_leases::HeldLeases;
 
-use super::super::intervals::REPORT_INTERVAL;
+use super::super::intervals::{REPORT_INTERVAL, SETTLED};
 use super::super::messages::OriginDemand;
 use super::super::tokens::DEFAULT_NAME;
 use super::*;
@@ -81,7 +81,7 @@ fn policy_file() -> Policy {
 impl Simulation {
     fn new(agents: usize, seed: u64) -> Self {
         let mut simulation = Self {
-            cluster: Cluster::new(policy_file()),
+            cluster: Cluster::new(policy_file(), SETTLED),
             agents: Vec::new(),
             now: Duration::ZERO,
             under_way: Vec::new(),
@@ -114,7 +114,7 @@ impl Simulation {
                 if self.agents.iter().all(|agent| agent.notes.as_ref() != Some(&self.cluster.notes)) => {}
             Event::Restart => {
                 // The policy file is still there. Values that were set at run time are lost.
-                self.cluster = Cluster::new(policy_file());
+                self.cluster = Cluster::new(policy_file(), SETTLED);
                 self.agents.iter_mut().for_each(|agent| agent.connection = None);
                 self.under_way.clear();
                 // An agent with the last notes connects first. Otherwise the other agents are
@@ -389,7 +389,7 @@ fn grant_after(cluster: &mut Cluster, user: &str, node: &str, report: Report, no
 fn weights_pins_quotas_and_drains_reach_the_agents() {
     let changes =
         ["weight@alice/search-*=4", "pin@s3://b/base=true", "quota@s3://b/*=300MB", "drain@alice@n1=true"];
-    let mut cluster = Cluster::new(policy(&changes));
+    let mut cluster = Cluster::new(policy(&changes), SETTLED);
     let report = |memory| Report {
         number: 1,
         status: AgentStatus {
@@ -412,7 +412,7 @@ fn weights_pins_quotas_and_drains_reach_the_agents() {
 #[test]
 // semantics: CONTROL-1
 fn names_are_unique_and_versions_compared() {
-    let mut cluster = Cluster::new(policy(&[]));
+    let mut cluster = Cluster::new(policy(&[]), SETTLED);
     let now = Duration::from_secs(1);
     let hello = |instance: &str, node: &str| Hello {
         versions: VERSIONS,
@@ -452,7 +452,7 @@ fn value_taken_back_to_the_file_stays_so_after_a_restart() {
     };
     let (before, after) = (notes(5, "none"), notes(6, "file"));
     for order in [[&before, &after], [&after, &before]] {
-        let mut cluster = Cluster::new(policy_file());
+        let mut cluster = Cluster::new(policy_file(), SETTLED);
         for (connection, notes) in (1..).zip(order) {
             let (node, notes) = (format!("n{connection}"), Some(notes.clone()));
             let hello = Hello { versions: VERSIONS, instance: node.clone(), node, notes, ..Hello::default() };

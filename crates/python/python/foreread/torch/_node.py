@@ -1,15 +1,17 @@
 """Sources whose caches the ranks of a node share.
 
 A wrapped loader and a ``Dataset`` know no other ranks: each has an order of its own. So the ranks of a node share an agent
-of their job, which the first of them hosts (``node_store``). No rank waits for another one. Files that the kernel caches
-stay with the kernel, and a user's agent, if one runs, comes first.
+of their job, which the first of them hosts (``node_store``). The agents of a job's nodes meet in the background, with the
+user's token or torch's. No rank waits for another one. Files that the kernel caches stay with the kernel, and a user's
+agent, if one runs, comes first.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .._native import Source, node_shares, node_store
+from .. import _token
+from .._native import Source, node_shares, node_store, node_token
 
 #: The settings of the caches, which belong to the shared one.
 _CACHES = ("agent", "disk", "memory", "memory_alone")
@@ -25,4 +27,7 @@ def open_source(target: Any, settings: dict[str, Any]) -> Source:
     opened.close()
     if is_kernel_cached:
         return Source(catalog, **settings)
-    return Source(catalog, agent=node_store(**settings), **others)
+    socket, needs_token = node_store(**settings)
+    if needs_token is not None:
+        _token.in_background(*needs_token, node_token)
+    return Source(catalog, agent=socket, **others)

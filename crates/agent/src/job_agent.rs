@@ -133,6 +133,8 @@ impl Drop for JobAgent {
 /// Hosts an agent whenever no other process does, until the end.
 fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver<HostCommand>) {
     let (mut hosted, mut number): (Option<Agent>, u64) = (None, 0);
+    // The first process of a node warns for all of them.
+    let mut is_first = true;
     let mut meetings: Option<AgentMeetings> = None;
     loop {
         if hosted.as_ref().is_none_or(Agent::is_stopped) {
@@ -140,7 +142,7 @@ fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver
             match Agent::start(settings.clone()) {
                 Ok(agent) => (hosted, number) = (Some(agent), number + 1),
                 // Another process hosts it.
-                Err(AgentError::InUse { .. }) => {}
+                Err(AgentError::InUse { .. }) => is_first = false,
                 Err(error) => {
                     tracing::warn!(%error, "the processes of this node share no cache");
                     return;
@@ -157,7 +159,7 @@ fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver
             }
         }
         match commands.recv_timeout(AGAIN) {
-            Ok(HostCommand::Meet(nodes)) => meetings = Some(AgentMeetings::new(*nodes)),
+            Ok(HostCommand::Meet(nodes)) => meetings = Some(AgentMeetings::new(*nodes, is_first)),
             Ok(HostCommand::Step(of, step)) if of == number => {
                 let met = meetings.as_mut().and_then(|meetings| meetings.note(step));
                 if let (Some(agent), Some(met)) = (&mut hosted, met)

@@ -97,8 +97,8 @@ pub(crate) struct AgentMeetings {
 }
 
 impl AgentMeetings {
-    pub(crate) fn new(nodes: JobNodes) -> Self {
-        Self { nodes, begun: Instant::now(), warning: Some(String::new()), agent: None }
+    pub(crate) fn new(nodes: JobNodes, warns: bool) -> Self {
+        Self { nodes, begun: Instant::now(), warning: warns.then(String::new), agent: None }
     }
 
     /// Begins the meeting of an agent, unless it was begun and the agent `has_left` no other one.
@@ -162,29 +162,29 @@ async fn meet(job: JobNodes, report: impl Fn(MeetingStep)) {
         sleep(RANK_0_FIRST).await;
     }
     for attempts in 0.. {
-        let mut problem = None;
-        // A node may have several agents, for processes that are limited apart. One of them hosts.
-        if may_host && control.is_none() && (is_rank_0 || attempts > 0) {
-            match meeting.host().await {
-                Ok((listeners, identity)) => match JobControl::start(&Handle::current(), listeners, identity)
-                {
-                    Ok(started) => control = Some(started),
-                    Err(error) => return failed(error.to_string()),
-                },
-                Err(error) => problem = Some(error.to_string()),
-            }
-        }
-        match meeting.find().await {
+        let mut problem = match meeting.find().await {
             Ok((_, identity)) => {
                 let warning = meeting.not_met(WARN_AFTER, None);
                 let met = MetNodes { meeting: Arc::new(meeting), identity, control };
                 return report(MeetingStep::Met(Box::new(met), warning));
             }
-            Err(why) => {
-                let why = problem.or(why);
-                report(MeetingStep::NotYet(meeting.not_met(WARN_AFTER, why.as_deref())));
+            Err(why) => why,
+        };
+        // A node may have several agents, for processes that are limited apart. One of them hosts.
+        if may_host && control.is_none() {
+            match meeting.host().await {
+                Ok((listeners, identity)) => match JobControl::start(&Handle::current(), listeners, identity)
+                {
+                    Ok(started) => {
+                        control = Some(started);
+                        continue;
+                    }
+                    Err(error) => return failed(error.to_string()),
+                },
+                Err(error) => problem = Some(error.to_string()),
             }
         }
+        report(MeetingStep::NotYet(meeting.not_met(WARN_AFTER, problem.as_deref())));
         meeting.pause(attempts).await;
     }
 }
@@ -245,18 +245,19 @@ mod tests {
     #[test]
     // semantics: PY-22
     fn warning_is_due_once_unless_another_node_was_met() {
-        let meetings = || {
-            let mut meetings = AgentMeetings::new(nodes(&[]).unwrap());
+        let meetings = |warns| {
+            let mut meetings = AgentMeetings::new(nodes(&[]).unwrap(), warns);
             assert!(meetings.note(MeetingStep::NotYet("no route".to_owned())).is_none());
             meetings
         };
-        let mut alone = meetings();
+        let mut alone = meetings(true);
         let late = alone.begun + WARN_AFTER;
         assert_eq!(alone.due(1, alone.begun), None);
         assert_eq!(alone.due(1, late).as_deref(), Some("no route"));
         assert!(alone.note(MeetingStep::NotYet("no route".to_owned())).is_none());
         assert_eq!(alone.due(1, late), None);
-        let mut shared = meetings();
+        assert_eq!(meetings(false).due(1, late + WARN_AFTER), None);
+        let mut shared = meetings(true);
         assert_eq!(shared.due(2, shared.begun), None);
         assert_eq!(shared.due(0, shared.begun + WARN_AFTER), None);
     }

@@ -86,10 +86,12 @@ def nodes(environment: dict[str, str], directory: Path) -> Iterator[tuple[Nodes,
     """Two nodes, which leave nothing, and how often each object was read."""
     with counted(directory) as (settings, reads):
         there = Nodes(settings | environment)
-        yield there, reads
-        for rank in there.ranks:
-            rank.process.kill()
-            rank.process.communicate()
+        try:
+            yield there, reads
+        finally:
+            for rank in there.ranks:
+                rank.process.kill()
+                rank.process.communicate()
     for runtime in there.runtimes:
         assert not list(runtime.glob("foreread/job-*")), "the job leaves nothing"
         shutil.rmtree(runtime)
@@ -158,7 +160,8 @@ def test_nodes_without_a_token_read_alone_and_warn_once(directory: Path) -> None
     with nodes({}, directory) as (job, reads):
         for _ in range(3):
             job.train()
-        assert set(reads.values()) == {2}, Counter(reads.values())
+        # Each node reads what its ranks need in three epochs, which is most of all.
+        assert 1.8 < read_part(reads, directory) < 2.1, Counter(reads.values())
         printed = job.close()
         # Each node has one warning, in the process that hosts its cache.
         assert printed.count("without the caches of the other nodes") == 2, printed

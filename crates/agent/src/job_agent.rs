@@ -39,6 +39,8 @@ pub struct NodeJob {
     pub ranks: u32,
     /// The name of their directory.
     name: String,
+    /// The job, for all of its nodes.
+    job: String,
 }
 
 impl NodeJob {
@@ -55,11 +57,26 @@ impl NodeJob {
         let ranks = launched.on_node()?;
         // Without a name of the job, its processes have one parent.
         let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
+        Some(Self::named(ranks, format!("{} {job} {}", launched.launcher, launched.world_size), memory))
+    }
+
+    /// The job of processes that this one's parent has started on this machine, without a launcher.
+    /// `group` names them among the children of the parent.
+    pub fn spawned(ranks: u32, group: &str) -> Self {
+        let parent = std::os::unix::process::parent_id();
+        Self::named(ranks, format!("spawned {parent} {group} {ranks}"), &memory_group())
+    }
+
+    fn named(ranks: u32, job: String, memory: &str) -> Self {
         // The memory counts for the host, so processes that are limited apart share none. The name
         // is short, because paths of sockets are.
-        let words = format!("{} {job} {} {memory}", launched.launcher, launched.world_size);
-        let job = text_hash(&words);
-        Some(Self { ranks, name: format!("job-{job:016x}") })
+        let name = format!("job-{:016x}", text_hash(&format!("{job} {memory}")));
+        Self { ranks, name, job }
+    }
+
+    /// A name of the job for [`Catalog::in_job`](foreread::Catalog::in_job), equal on all nodes.
+    pub fn job(&self) -> &str {
+        &self.job
     }
 
     /// The socket of the agent that they share.

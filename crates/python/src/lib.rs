@@ -70,7 +70,7 @@ mod _native {
     #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
-    use super::node_store::{node_shares, node_store, node_token};
+    use super::node_store::{PyNodeStore, node_token};
     #[pymodule_export]
     use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]

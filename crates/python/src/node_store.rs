@@ -14,7 +14,8 @@ use foreread_agent::{AgentSettings, JobAgent, JobNodes, NodeJob};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::ExceptionClass;
+use crate::catalog::PyCatalog;
+use crate::errors::{self, ExceptionClass};
 use crate::interrupt::{self, Interrupted};
 use crate::logs;
 use crate::process_local::{self, generation};
@@ -46,31 +47,61 @@ type StartedStore = (PathBuf, Option<(u32, u32)>);
 /// That of this process, with its generation. All loaders of a process share it.
 static STORE: Mutex<Option<(u64, PathBuf, Arc<NodeStore>)>> = Mutex::new(None);
 
-/// Whether the ranks of this process's node share a cache by these settings: a launcher has started
-/// several of them, here or on several nodes, no agent is named or serves, and there is memory or a
-/// disk.
-#[pyfunction]
-#[pyo3(signature = (**settings))]
-pub(crate) fn node_shares(settings: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
-    let PythonSettings { config, .. } = PythonSettings::alone("wrap", settings)?;
-    Ok(shared(&config).is_some())
+/// The cache that the ranks of this process's node share by these settings.
+#[pyclass(name = "NodeStore", frozen, module = "foreread._native")]
+#[derive(Debug)]
+pub struct PyNodeStore {
+    config: Config,
+    job: NodeJob,
+    memory: u64,
 }
 
-/// The socket of the cache that this process shares with the other ranks of its node, with the sum
-/// of their memory. The first call starts it, and the meeting with other nodes. If that needs a
-/// token, it also has this rank and the number of ranks, and waits for [`node_token`].
-#[pyfunction]
-#[pyo3(signature = (**settings))]
-pub(crate) fn node_store(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<StartedStore> {
-    process_local::count_forks();
-    logs::set_up(py)?;
-    let PythonSettings { config, .. } = PythonSettings::alone("wrap", settings)?;
-    let Some((socket, memory)) = shared(&config) else {
-        return Err(ExceptionClass::Config.with("the ranks of this node share no cache"));
-    };
-    let started = interrupt::run_interruptible(py, Duration::ZERO, move |_| start(socket, memory, config))?;
-    logs::drain(py)?;
-    started.map_err(|error| ExceptionClass::Error.with(error.to_string()))
+#[pymethods]
+impl PyNodeStore {
+    /// That of a rank with these settings. None unless a launcher has started several ranks, here
+    /// or on several nodes, or `spawned` has their number and a name. None with an agent of the
+    /// user, and without memory and disks.
+    #[staticmethod]
+    #[pyo3(signature = (spawned, **settings))]
+    fn of(spawned: Option<(u32, String)>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Option<Self>> {
+        let PythonSettings { config, .. } = PythonSettings::alone("wrap", settings)?;
+        let launched = NodeJob::launched().filter(|job| job.ranks > 1 || JobNodes::launched().is_some());
+        let job = launched.or_else(|| spawned.map(|(ranks, group)| NodeJob::spawned(ranks, &group)));
+        let Some(job) = job.filter(|_| config.agent == AgentChoice::Auto && config.agent.socket().is_none())
+        else {
+            return Ok(None);
+        };
+        let free = free_memory();
+        let memory = match config.memory {
+            // Within the limit of the host's cgroup.
+            Memory::Bytes(bytes) => bytes.saturating_mul(job.ranks.into()).min(free.unwrap_or(u64::MAX)),
+            Memory::Auto => free.unwrap_or_default() / 2,
+        };
+        Ok((memory > 0 || !config.disk.is_empty()).then_some(Self { config, job, memory }))
+    }
+
+    /// The catalog under which the ranks share its samples, though each of them has listed them.
+    /// Disks outlive the job, so nothing is shared on them without proof.
+    fn shared(&self, catalog: &PyCatalog) -> PyResult<PyCatalog> {
+        if !self.config.disk.is_empty() {
+            return Ok(catalog.catalog().clone().into());
+        }
+        let shared = catalog.catalog().in_job(self.job.job());
+        shared.map(PyCatalog::from).map_err(|error| errors::raised(&error.into()))
+    }
+
+    /// Starts it, with the sum of the ranks' memory, and the meeting with other nodes. All loaders
+    /// of a process have one. Returns its socket. If a token is missing, also returns this rank and
+    /// the number of ranks: the meeting then waits for [`node_token`].
+    fn start(&self, py: Python<'_>) -> PyResult<StartedStore> {
+        process_local::count_forks();
+        logs::set_up(py)?;
+        let (socket, memory, config) = (self.job.socket(), self.memory, self.config.clone());
+        let started =
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| start(socket, memory, config))?;
+        logs::drain(py)?;
+        started.map_err(|error| ExceptionClass::Error.with(error.to_string()))
+    }
 }
 
 /// The token of the job's ranks, by which its nodes meet. Without one, they do not, and a warning
@@ -88,20 +119,6 @@ pub(crate) fn node_token(token: Option<&str>) -> PyResult<()> {
         node.meet(nodes.with_token(token));
     }
     Ok(())
-}
-
-/// The socket and the memory of the shared cache, if there is to be one.
-fn shared(config: &Config) -> Option<(PathBuf, u64)> {
-    let job = NodeJob::launched().filter(|job| job.ranks > 1 || JobNodes::launched().is_some())?;
-    if config.agent != AgentChoice::Auto || config.agent.socket().is_some() {
-        return None;
-    }
-    let memory = match config.memory {
-        // Within the limit of the host's cgroup.
-        Memory::Bytes(bytes) => bytes.saturating_mul(job.ranks.into()).min(free_memory().unwrap_or(u64::MAX)),
-        Memory::Auto => free_memory().unwrap_or_default() / 2,
-    };
-    (memory > 0 || !config.disk.is_empty()).then(|| (job.socket(), memory))
 }
 
 fn start(socket: PathBuf, memory: u64, config: Config) -> Result<StartedStore, foreread_agent::AgentError> {

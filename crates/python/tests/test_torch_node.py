@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ torch = pytest.importorskip("torch")
 
 import bucket
 from conftest import content
+from slurm_cluster import free_ports
 from waiting import until
 
 #: Trains an epoch for each line of standard input.
@@ -174,6 +176,67 @@ def test_stopped_host_holds_nobody_up(directory: Path) -> None:
         for part in (first, seen):
             assert {number for its in part for number in its} == set(range(100))
             assert all(text == content(number).decode() for its in part for number, text in its.items())
+        for rank in ranks:
+            _, err = rank.process.communicate(timeout=60)
+            assert rank.process.returncode == 0, err
+    shutil.rmtree(runtime)
+
+
+#: Ranks that no launcher has started, for three epochs.
+SPAWNING = """
+    import sys
+    import torch.distributed as distributed
+    import torch.multiprocessing
+    from foreread.torch import Dataset, wrap
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    def train(rank, ranks, port):
+        distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+        data = Dataset("s3://data/train", memory="1MiB", decode="bytes")
+        sampler = DistributedSampler(data, seed=3)
+        loader = wrap(DataLoader(data, 5, sampler=sampler, collate_fn=list))
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for _ in loader:
+                pass
+            distributed.barrier()
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(train, (3, int(sys.argv[1])), 3)
+"""
+
+
+# semantics: PY-22
+def test_spawned_ranks_share_without_a_launcher(directory: Path, tmp_path: Path) -> None:
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SPAWNING))
+    with counted(directory) as (settings, reads):
+        environment = os.environ | settings | {"XDG_RUNTIME_DIR": str(runtime)}
+        subprocess.run([sys.executable, str(script), str(free_ports(1)[0])], env=environment, check=True, timeout=180)
+    assert len(reads) == 100 and set(reads.values()) == {1}, Counter(reads.values())
+    assert not list(runtime.glob("foreread/job-*")), "the job leaves nothing"
+    shutil.rmtree(runtime)
+
+
+# semantics: PY-22
+def test_files_whose_times_prove_nothing_are_shared_in_a_job(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have one time and no tag, so that each rank's listing differs from any other."""
+    answer = bucket._Handler._answer
+
+    def untagged(self: Any, status: int, body: bytes, **headers: str) -> None:
+        headers.pop("ETag", None)
+        answer(self, status, re.sub(rb"<ETag>.*?</ETag>", b"", body), **headers)
+
+    monkeypatch.setattr(bucket._Handler, "_answer", untagged)
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))
+    with counted(directory) as (settings, reads):
+        ranks = [Rank(rank, 3, 0, settings | {"XDG_RUNTIME_DIR": str(runtime)}) for rank in range(3)]
+        for _ in range(3):
+            for rank in ranks:
+                rank.begin()
+            assert {number for rank in ranks for number in rank.epoch()} == set(range(100))
+        assert len(reads) == 100 and set(reads.values()) == {1}, Counter(reads.values())
         for rank in ranks:
             _, err = rank.process.communicate(timeout=60)
             assert rank.process.returncode == 0, err

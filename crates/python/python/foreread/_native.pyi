@@ -21,6 +21,7 @@ __all__ = [
     "Field",
     "ImagePool",
     "Loader",
+    "NodeStore",
     "PageCacheReader",
     "PendingImages",
     "PixelBuffer",
@@ -37,8 +38,6 @@ __all__ = [
     "hidden_file",
     "index",
     "modified",
-    "node_shares",
-    "node_store",
     "node_token",
     "plan_of",
     "rank_cores",
@@ -363,6 +362,18 @@ class PixelBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class NodeStore:
+    """The cache that the ranks of a node share for loaders that are not foreread's own."""
+
+    @staticmethod
+    def of(spawned: tuple[int, str] | None, **settings: Any) -> NodeStore | None:
+        """That of a rank with these settings. `spawned` has the number of ranks without a launcher, and their name."""
+    def shared(self, catalog: Catalog) -> Catalog:
+        """The catalog under which the ranks share its samples, though each of them has listed them."""
+    def start(self) -> tuple[Path, tuple[int, int] | None]:
+        """Starts it, and returns its socket. If the job's nodes need a token to meet, also this rank and the number of
+        ranks."""
+
 class PageCacheReader:
     """Reads files of an announced order into the kernel's page cache, for a program that opens them itself."""
 
@@ -600,15 +611,6 @@ def calibrate(
     """Measures a dataset's storage and directories for a disk tier, and returns the results.
 
     With `output` they are also written to a file for `calibration=`.
-    """
-
-def node_shares(**settings: Any) -> bool:
-    """Whether the ranks of this process's node share a cache by these settings."""
-
-def node_store(**settings: Any) -> tuple[Path, tuple[int, int] | None]:
-    """The socket of the cache that this process shares with the other ranks of its node. The first call starts it.
-
-    If the job's nodes need a token to meet, it also has this rank and the number of ranks.
     """
 
 def node_token(token: str | None) -> None:

@@ -31,6 +31,9 @@ TIMEOUT = 300.0
 #: Seconds between two requests to the store: initially and at most.
 PAUSES = (0.01, 0.5)
 
+#: The addresses by which only processes of this machine meet.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 #: Numbers process groups: the n-th of one rank is the n-th of the others.
 _NUMBERS: Iterator[int] = itertools.count()
 
@@ -100,6 +103,17 @@ def _end() -> None:
         _thread.join(1.0)
 
 
+def local_group() -> tuple[int, str] | None:
+    """The number of ranks of torch's process group, and a name of it, if all of them are on this machine."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    base, ranks = _base(_default_store(distributed), distributed), distributed.get_world_size()
+    if ranks < 2 or not isinstance(base, distributed.TCPStore) or base.host not in _LOOPBACK:
+        return None
+    return ranks, str(base.port)
+
+
 def _of_group(rank: int, world_size: int) -> Store | None:
     """The store of torch's process group of these ranks, if it is for secrets."""
     distributed = sys.modules.get("torch.distributed")
@@ -119,17 +133,25 @@ def _of_store(store: Store, rank: int, world_size: int, token: str) -> str:
     return _known.token
 
 
-def _store(distributed: ModuleType) -> Store | None:
+def _default_store(distributed: ModuleType) -> Any:
     """The default process group's store."""
     try:
-        store: Any = distributed.distributed_c10d._get_default_store()
+        return distributed.distributed_c10d._get_default_store()
     except AttributeError:  # a private function
         return None
-    base = store
-    while isinstance(base, distributed.PrefixStore):
-        base = base.underlying_store
+
+
+def _base(store: Any, distributed: ModuleType) -> Any:
+    while isinstance(store, distributed.PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def _store(distributed: ModuleType) -> Store | None:
+    """The default process group's store, if it is for secrets."""
+    store: Store | None = _default_store(distributed)
     # A file store keeps deleted values, and other users may be able to read its file.
-    return None if isinstance(base, distributed.FileStore) else store
+    return None if isinstance(_base(store, distributed), distributed.FileStore) else store
 
 
 def exchange(

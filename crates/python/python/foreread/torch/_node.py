@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _token
-from .._native import Source, node_shares, node_store, node_token
+from .._native import NodeStore, Source, node_token
 
 #: The settings of the caches, which belong to the shared one.
 _CACHES = ("agent", "disk", "memory", "memory_alone")
@@ -19,7 +19,8 @@ _CACHES = ("agent", "disk", "memory", "memory_alone")
 
 def open_source(target: Any, settings: dict[str, Any]) -> Source:
     """A source of samples, with the cache of this rank's node if its ranks share one."""
-    if not node_shares(**settings):
+    store = NodeStore.of(_token.local_group(), **settings)
+    if store is None:
         return Source(target, **settings)
     others = {name: value for name, value in settings.items() if name not in _CACHES}
     opened = Source(target, memory=0, agent="off", **others)
@@ -27,7 +28,7 @@ def open_source(target: Any, settings: dict[str, Any]) -> Source:
     opened.close()
     if is_kernel_cached:
         return Source(catalog, **settings)
-    socket, needs_token = node_store(**settings)
+    socket, needs_token = store.start()
     if needs_token is not None:
         _token.in_background(*needs_token, node_token)
-    return Source(catalog, agent=socket, **others)
+    return Source(store.shared(catalog), agent=socket, **others)

@@ -374,6 +374,7 @@ class NodeStore:
         """Starts it, and returns its socket. If the job's nodes need a token to meet, also this rank and the number of
         ranks."""
 
+@final
 class PageCacheReader:
     """Reads files of an announced order into the kernel's page cache, for a program that opens them itself."""
 

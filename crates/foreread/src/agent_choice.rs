@@ -20,6 +20,13 @@ pub enum AgentChoice {
     Off,
     /// The one whose socket has this path.
     At(PathBuf),
+    /// The cache that processes of one job share on a node. One of them hosts it.
+    Job {
+        /// The path of its socket.
+        socket: PathBuf,
+        /// The number of processes.
+        ranks: u32,
+    },
 }
 
 impl FromStr for AgentChoice {
@@ -40,7 +47,7 @@ impl fmt::Display for AgentChoice {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Off => f.write_str("off"),
-            Self::At(path) => path.display().fmt(f),
+            Self::At(path) | Self::Job { socket: path, .. } => path.display().fmt(f),
         }
     }
 }
@@ -63,10 +70,13 @@ impl AgentChoice {
     pub(crate) fn expected(&self) -> Option<ExpectedSocket> {
         match self {
             Self::Off => None,
-            Self::At(path) => Some(ExpectedSocket { path: path.clone(), is_named: true }),
+            Self::At(path) => Some(ExpectedSocket { path: path.clone(), is_named: true, shared_by: None }),
+            Self::Job { socket, ranks } => {
+                Some(ExpectedSocket { path: socket.clone(), is_named: true, shared_by: Some(*ranks) })
+            }
             Self::Auto => match std::env::var_os(AGENT_VARIABLE).filter(|path| !path.is_empty()) {
                 Some(text) => text.to_str()?.parse::<Self>().ok().filter(|it| *it != Self::Auto)?.expected(),
-                None => Some(ExpectedSocket { path: default_socket(), is_named: false }),
+                None => Some(ExpectedSocket { path: default_socket(), is_named: false, shared_by: None }),
             },
         }
     }
@@ -79,6 +89,8 @@ pub(crate) struct ExpectedSocket {
     pub(crate) path: PathBuf,
     /// Whether the user has named it, in contrast to the default.
     pub(crate) is_named: bool,
+    /// The number of processes that share it, if one of them hosts it.
+    pub(crate) shared_by: Option<u32>,
 }
 
 #[cfg(all(feature = "share", target_os = "linux"))]

@@ -217,15 +217,16 @@ pub(crate) async fn attach(
     is_rank: bool,
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
-    let is_named = matches!(config.agent, AgentChoice::At(_));
+    let is_named = matches!(config.agent, AgentChoice::At(_) | AgentChoice::Job { .. });
     let Some(expected) = config.agent.expected().filter(|_| is_named || helps(opened, config)) else {
         return Ok(None);
     };
     let may_use = expected.may_use();
-    let ExpectedSocket { path: socket, is_named } = expected;
+    let ExpectedSocket { path: socket, is_named, shared_by } = expected;
+    let called = if shared_by.is_some() { OF_RANKS } else { "the node's agent" };
     let server = AgentServer {
         place: AgentPlace::At(socket.display().to_string()),
-        called: "the node's agent",
+        called,
         comes_back: true,
         is_ordered: true,
         may_use: if is_named { |_| true } else { |socket| is_own(socket.as_ref()) },
@@ -247,15 +248,16 @@ pub(crate) async fn attach(
             tracing::info!(
                 agent = %socket.display(),
                 capacity = link.room.memory,
-                "samples come from the node's agent; this run's own memory and disk tiers are not used"
+                "samples come from {called}; this run's own memory and disk tiers are not used"
             );
+            let link = AgentLink { shared_by, ..link };
             (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
             link.replace_origins(opened);
             Ok(Some(link))
         }
         Err(why) => {
             let until = if is_rank { "" } else { ", until it serves this run" };
-            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent{until}");
+            tracing::warn!(why, agent = %socket.display(), "runs without {called}{until}");
             Ok(look(opened, config, storage, server, is_rank))
         }
     }
@@ -278,7 +280,8 @@ fn look(
     let client = AgentClient::look(AgentJob { alone: None, ..job });
     let client =
         client.inspect_err(|error| tracing::warn!(%error, "does not look for the node's agent")).ok()?;
-    let (room, shared_by, blocks) = Default::default();
+    let shared_by = config.agent.expected().and_then(|expected| expected.shared_by);
+    let (room, blocks) = Default::default();
     let link = AgentLink { client: Arc::new(client), catalogs, room, shared_by, blocks, is_late: true };
     link.replace_origins(opened);
     Some(link)
@@ -300,7 +303,7 @@ pub(crate) async fn attach_to(
     let place = host.map_or(AgentPlace::At(address), |host| AgentPlace::Here(host.client()));
     let server = AgentServer {
         place,
-        called: "the cache that the ranks of this node share",
+        called: OF_RANKS,
         comes_back: false,
         // It keeps the samples of the plan.
         is_ordered: false,
@@ -318,6 +321,9 @@ pub(crate) async fn attach_to(
         }
     }
 }
+
+/// The name of a cache that ranks share, in messages.
+const OF_RANKS: &str = "the cache that the ranks of this node share";
 
 /// The agent that a job looks for.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ use crate::logs;
 use crate::process_local::{self, generation};
 use crate::run::{self, Closable};
 use crate::settings::PythonSettings;
+use crate::source::PySource;
 
 /// The agent of this process's job, until the interpreter exits.
 #[derive(Debug)]
@@ -41,11 +42,11 @@ impl Closable for NodeStore {
     }
 }
 
-/// The socket, and this rank and the number of ranks if a token is missing.
-type StartedStore = (PathBuf, Option<(u32, u32)>);
+/// This rank and the number of ranks, if a token is missing.
+type MissingToken = Option<(u32, u32)>;
 
 /// That of this process, with its generation. All loaders of a process share it.
-static STORE: Mutex<Option<(u64, PathBuf, Arc<NodeStore>)>> = Mutex::new(None);
+static STORE: Mutex<Option<(u64, Arc<NodeStore>)>> = Mutex::new(None);
 
 /// The cache that the ranks of this process's node share by these settings.
 #[pyclass(name = "NodeStore", frozen, module = "foreread._native")]
@@ -91,9 +92,9 @@ impl PyNodeStore {
     }
 
     /// Starts it, with the sum of the ranks' memory, and the meeting with other nodes. All loaders
-    /// of a process have one. Returns its socket. If a token is missing, also returns this rank and
-    /// the number of ranks: the meeting then waits for [`node_token`].
-    fn start(&self, py: Python<'_>) -> PyResult<StartedStore> {
+    /// of a process have one. If a token is missing, returns this rank and the number of ranks: the
+    /// meeting then waits for [`node_token`].
+    fn start(&self, py: Python<'_>) -> PyResult<MissingToken> {
         process_local::count_forks();
         logs::set_up(py)?;
         let (socket, memory, config) = (self.job.socket(), self.memory, self.config.clone());
@@ -101,6 +102,19 @@ impl PyNodeStore {
             interrupt::run_interruptible(py, Duration::ZERO, move |_| start(socket, memory, config))?;
         logs::drain(py)?;
         started.map_err(|error| ExceptionClass::Error.with(error.to_string()))
+    }
+
+    /// A source of the catalog, with this cache, by the settings that do not concern caches.
+    #[pyo3(signature = (catalog, **settings))]
+    fn source(
+        &self,
+        py: Python<'_>,
+        catalog: &Bound<'_, PyCatalog>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PySource> {
+        let mut settings = PythonSettings::alone("wrap", settings)?;
+        settings.config.agent = AgentChoice::Job { socket: self.job.socket(), ranks: self.job.ranks };
+        PySource::open(py, catalog.as_any(), settings)
     }
 }
 
@@ -112,7 +126,7 @@ pub(crate) fn node_token(token: Option<&str>) -> PyResult<()> {
     let token = token.map(Token::new).transpose();
     let token = token.map_err(|error| ExceptionClass::Meeting.with(format!("torch's store: {error}")))?;
     let store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((made, _, node)) = &*store
+    if let Some((made, node)) = &*store
         && *made == generation()
         && let Some(nodes) = JobNodes::launched()
     {
@@ -121,22 +135,16 @@ pub(crate) fn node_token(token: Option<&str>) -> PyResult<()> {
     Ok(())
 }
 
-fn start(socket: PathBuf, memory: u64, config: Config) -> Result<StartedStore, foreread_agent::AgentError> {
+fn start(socket: PathBuf, memory: u64, config: Config) -> Result<MissingToken, foreread_agent::AgentError> {
     let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
     match &*store {
-        Some((made, known, _)) if *made == generation() => return Ok((known.clone(), None)),
+        Some((made, _)) if *made == generation() => return Ok(None),
         // A forked child leaves that of its parent alone.
         Some(_) => std::mem::forget(store.take()),
         None => {}
     }
-    let settings = AgentSettings {
-        socket: socket.clone(),
-        memory,
-        config,
-        policy: PathBuf::new(),
-        http: None,
-        control: None,
-    };
+    let settings =
+        AgentSettings { socket, memory, config, policy: PathBuf::new(), http: None, control: None };
     let node = Arc::new(NodeStore(Mutex::new(Some(JobAgent::start(settings)?))));
     run::register(Arc::downgrade(&node) as Weak<dyn Closable>);
     let nodes = JobNodes::launched();
@@ -144,6 +152,6 @@ fn start(socket: PathBuf, memory: u64, config: Config) -> Result<StartedStore, f
     if let Some(nodes) = nodes.filter(|_| needs_token.is_none()) {
         node.meet(nodes);
     }
-    *store = Some((generation(), socket.clone(), node));
-    Ok((socket, needs_token))
+    *store = Some((generation(), node));
+    Ok(needs_token)
 }

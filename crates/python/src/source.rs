@@ -69,6 +69,30 @@ pub struct PySource {
 }
 
 impl PySource {
+    /// Opens the source of `target`.
+    pub(crate) fn open(
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        settings: PythonSettings,
+    ) -> PyResult<Self> {
+        process_local::count_forks();
+        logs::set_up(py)?;
+        let builder = builder(target, settings)?;
+        let made = interrupt::run_interruptible(py, Duration::ZERO, move |_| builder.source())?;
+        logs::drain(py)?;
+        let samples = made.map_err(|error| errors::raised(&error))?;
+        let catalog = samples.catalog().clone();
+        let classes = catalog.labels().iter().map(|label| label.to_string()).collect();
+        let slot = Arc::new(SourceSlot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
+        run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
+        Ok(Self {
+            slot: ProcessLocal::new(slot),
+            catalog: ProcessLocal::new(catalog),
+            classes,
+            watch: Monitor::new(None),
+        })
+    }
+
     pub(crate) fn open_samples(&self) -> PyResult<Source> {
         let slot = self.slot.get("Source")?;
         slot.samples().ok_or_else(|| ExceptionClass::Closed.with("the source is closed; create a new one"))
@@ -115,24 +139,8 @@ impl PySource {
         target: &Bound<'_, PyAny>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        process_local::count_forks();
-        logs::set_up(py)?;
         // Each process has its own order, which others do not know.
-        let settings = PythonSettings::alone("Source", settings)?;
-        let builder = builder(target, settings)?;
-        let made = interrupt::run_interruptible(py, Duration::ZERO, move |_| builder.source())?;
-        logs::drain(py)?;
-        let samples = made.map_err(|error| errors::raised(&error))?;
-        let catalog = samples.catalog().clone();
-        let classes = catalog.labels().iter().map(|label| label.to_string()).collect();
-        let slot = Arc::new(SourceSlot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
-        run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
-        Ok(Self {
-            slot: ProcessLocal::new(slot),
-            catalog: ProcessLocal::new(catalog),
-            classes,
-            watch: Monitor::new(None),
-        })
+        Self::open(py, target, PythonSettings::alone("Source", settings)?)
     }
 
     /// Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers

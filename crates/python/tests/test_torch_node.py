@@ -56,7 +56,11 @@ SCRIPT = """
             pairs += batch
             time.sleep(pause)
             begun = time.monotonic()
-        print(json.dumps([pairs, longest]), flush=True)
+        stats = loader.stats()
+        print(json.dumps([pairs, longest, stats.origin_bytes]), flush=True)
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    assert "agent" not in stats.hits and stats.report["agent"]["shared_by"] == local, stats
+    assert stats.report["agent"]["capacity"] == local << 20, stats
 """
 
 
@@ -65,6 +69,8 @@ class Rank:
 
     #: The seconds of the longest wait for a batch of the last epoch.
     longest = 0.0
+    #: The bytes that were read from storage for it.
+    read = 0
 
     def __init__(self, rank: int, ranks: int, workers: int, environment: dict[str, str]) -> None:
         launched = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
@@ -83,7 +89,7 @@ class Rank:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate(timeout=60)[1]
-        pairs, self.longest = json.loads(line)
+        pairs, self.longest, self.read = json.loads(line)
         return {int(number): text for number, text in pairs}
 
 
@@ -237,6 +243,7 @@ def test_files_whose_times_prove_nothing_are_shared_in_a_job(directory: Path, mo
                 rank.begin()
             assert {number for rank in ranks for number in rank.epoch()} == set(range(100))
         assert len(reads) == 100 and set(reads.values()) == {1}, Counter(reads.values())
+        assert sum(rank.read for rank in ranks) == sum(len(content(number)) for number in range(100))
         for rank in ranks:
             _, err = rank.process.communicate(timeout=60)
             assert rank.process.returncode == 0, err

@@ -360,7 +360,14 @@ impl Source {
         let direct = Some(state.direct);
         let asked = Some(WaitReport::of(self.inner.wait_time.read()));
         let units = self.inner.units.as_ref().map(UnitsReport::of);
-        Report { disk, units, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
+        let mut origin = self.inner.origin.read();
+        if let Some(agent) = self.inner.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
+            // The cache of the node reads for its ranks.
+            let (requests, bytes) = agent.reads();
+            origin.requests += requests;
+            origin.bytes += self.inner.factors.as_ref().map_or(bytes, |factors| factors.typical(bytes));
+        }
+        Report { disk, units, direct, asked, ..Report::new(&whole, &origin, adapted, &run) }
             .with_agent(self.inner.agent.as_ref().and_then(|agent| agent.report()))
     }
 

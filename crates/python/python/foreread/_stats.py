@@ -46,9 +46,9 @@ class Stats:
     "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "agent", "node cache", "look-ahead",
     or "memory" (delivery of samples that are in memory). "nothing" if no sample was delivered since the last ``stats()``."""
     requests: int
-    """Requests that this rank has sent to storage."""
+    """Requests to storage for this rank."""
     origin_bytes: int
-    """Bytes that this rank has read from storage."""
+    """Bytes that were read from storage for this rank."""
     floor_bytes: int
     """The lower bound of storage bytes for the run, for any policy, over all ranks. For samples by id, it covers the
     last announcement."""
@@ -66,6 +66,7 @@ class Stats:
     them, by cause: "late peers", "lost peers", and "agent" or "node cache" that were absent, silent or unable."""
     _text: str = field(default="{}", repr=False, compare=False)
     _ranks: int = field(default=1, repr=False, compare=False)
+    _shares: bool = field(default=False, repr=False, compare=False)
     _seconds: float = field(default=0.0, repr=False, compare=False)
 
     @property
@@ -76,6 +77,9 @@ class Stats:
 
     def __str__(self) -> str:
         bound = "lower bound of all ranks" if self._ranks > 1 else "lower bound"
+        if self._ranks == 1 and self._shares:
+            # Each of these ranks has an order of its own, and the cache reads for all of them.
+            bound = "lower bound without the other ranks"
         direct = ", ".join(f"{count} {cause}" for cause, count in self.direct.items() if count)
         return (
             f"{self.samples} samples, {self._lately()}; "
@@ -250,6 +254,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
         direct=_direct(report),
         _text=json.dumps(report) if text is None else text,
         _ranks=report["world_size"],
+        _shares=_is_shared_by_ranks(report),
         _seconds=lately.seconds,
     )
 

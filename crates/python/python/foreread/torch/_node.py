@@ -28,7 +28,6 @@ def open_source(target: Any, settings: dict[str, Any]) -> Source:
     opened.close()
     if is_kernel_cached:
         return Source(catalog, **settings)
-    socket, needs_token = store.start()
-    if needs_token is not None:
+    if (needs_token := store.start()) is not None:
         _token.in_background(*needs_token, node_token)
-    return Source(store.shared(catalog), agent=socket, **others)
+    return store.source(store.shared(catalog), **others)

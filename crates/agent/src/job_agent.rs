@@ -6,9 +6,10 @@
 //!
 //! Decision: this is the agent as it is, in a process of the job. So scripts that are not changed
 //! share one cache with any order. They use the protocol of an agent that a user has started. The
-//! price is a thread in each process, and a cache that is empty after a takeover. The thread has the
-//! agent meet those of other nodes, too.
+//! price is a thread in each process, and a cache that is empty after a takeover. The thread has
+//! the agent meet those of other nodes, too.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -160,6 +161,8 @@ fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver
                 Ok(agent) => (hosted, number) = (Some(agent), number + 1),
                 // Another process hosts it.
                 Err(AgentError::InUse { .. }) => is_first = false,
+                // That process has just ended, and has removed the directory.
+                Err(AgentError::System { error, .. }) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::warn!(%error, "the processes of this node share no cache");
                     return;

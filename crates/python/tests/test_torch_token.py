@@ -17,6 +17,7 @@ import torch.distributed as distributed
 import foreread
 from foreread import _token
 from slurm_cluster import free_ports
+from waiting import until
 
 TOKENS = [f"{rank:x}7e1c95a03f64d2893ab5c17e0d68f4{rank:x}" for rank in range(5)]
 
@@ -117,6 +118,21 @@ def test_token_needs_a_process_group_and_no_file_store(tmp_path: Path) -> None:
             assert _token.of_torch(0, 1, TOKENS[0]) == expected
         finally:
             distributed.destroy_process_group()
+
+
+# semantics: PY-22
+def test_token_in_background_is_the_loaders_own() -> None:
+    given: list[str | None] = []
+    _token.in_background(0, 2, given.append)
+    # There is no process group.
+    assert given == [None]
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        _token.in_background(0, 1, given.append)
+        until("the token is there", lambda: len(given) == 2)
+        assert given[1] is not None and given[1] == _token.of_torch(0, 1, TOKENS[0])
+    finally:
+        distributed.destroy_process_group()
 
 
 SCRIPT = """

@@ -249,8 +249,8 @@ impl ControlLink {
         Ok(Self { end: Some(end), ended, _serving: serving })
     }
 
-    /// Whether it dials no longer: the control process has another token now, or this node is to host
-    /// the next one.
+    /// Whether it dials no longer: the control process has another token now, or this node is to
+    /// host the next one.
     pub(crate) fn has_ended(&self) -> bool {
         !matches!(self.ended.try_recv(), Err(std_mpsc::TryRecvError::Empty))
     }

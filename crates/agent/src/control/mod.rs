@@ -19,6 +19,7 @@
 mod cluster;
 mod division;
 mod intervals;
+mod job_control;
 mod link;
 mod messages;
 mod node;
@@ -33,10 +34,9 @@ mod warm_part;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::error::AgentError;
-use foreread_connection::{Address, Identity, SystemTransport, Transport, TransportListener};
+use foreread_connection::{Address, SystemTransport, Transport, TransportListener};
 use foreread_dataset::LockFile;
 use foreread_host::JobRuntime;
 use foreread_host::policy::CLUSTER_WORDS;
@@ -44,11 +44,10 @@ use foreread_host::policy_file::PolicyFile;
 use foreread_host::provider::server_settings;
 use foreread_store::Server;
 use foreread_tier::{ArenaBuffers, Buffers};
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 pub use self::cluster::wrong_node_name;
 use self::intervals::SETTLED;
+pub(crate) use self::job_control::JobControl;
 pub(crate) use self::link::ControlLink;
 pub use self::link::{ControlTarget, ShareChoice};
 use self::provider::ControlProvider;
@@ -146,36 +145,6 @@ impl Drop for Control {
         drop(self.server.take());
         // Clients that look for a control process should find none.
         let _ = std::fs::remove_file(&self.socket);
-    }
-}
-
-/// The control process of a job's own agents, in the process that hosts one of them. It has no
-/// policy, and so nothing to wait for. It ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct JobControl(Vec<JoinHandle<()>>);
-
-impl JobControl {
-    /// Serves the agents that have this identity.
-    ///
-    /// # Errors
-    /// If the policy has a mistake, and there is none.
-    pub(crate) fn start(
-        runtime: &Handle,
-        listeners: Vec<Box<dyn TransportListener>>,
-        identity: Identity,
-    ) -> Result<Self, AgentError> {
-        let file = PolicyFile::with_words(PathBuf::new(), CLUSTER_WORDS);
-        let state = Arc::new(ControlState::new(&[ClusterToken::of_job(identity)], file, Duration::ZERO)?);
-        let serve = |listener| runtime.spawn(serving::serve(listener, Arc::clone(&state)));
-        let mut tasks: Vec<_> = listeners.into_iter().map(serve).collect();
-        tasks.push(runtime.spawn(serving::grant_regularly(state)));
-        Ok(Self(tasks))
-    }
-}
-
-impl Drop for JobControl {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 

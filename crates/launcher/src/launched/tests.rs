@@ -335,7 +335,7 @@ fn stores_of_nodes_meet_next_to_the_ranks() {
     };
     assert!(nodes.parent() == ranks.parent() && nodes != ranks, "{nodes:?} {ranks:?}");
     assert!(!meet("/shared").needs_token());
-    // One node, or a number of ranks on this one that is unknown.
+    // One node, or an unknown number of ranks on this node.
     assert_eq!(between(&[("LOCAL_WORLD_SIZE", "8")]), None);
     assert_eq!(between(&[("FOREREAD_MEET", "localhost:7000")]), None);
     assert_eq!(between(&[("LOCAL_WORLD_SIZE", "")]), None);

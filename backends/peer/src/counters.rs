@@ -51,6 +51,19 @@ impl PeerCounters {
         lock(&self.tally)
     }
 
+    /// Adds what a client has counted, and resets it.
+    pub(crate) fn add(&self, counted: &mut PeerCounts) {
+        let counted = std::mem::take(counted);
+        if counted != PeerCounts::default() {
+            let mut now = self.now();
+            now.requested += counted.requested;
+            now.received += counted.received;
+            now.received_bytes += counted.received_bytes;
+            now.timed_out += counted.timed_out;
+            now.disconnected += counted.disconnected;
+        }
+    }
+
     /// Records a process that named this job with another token or version.
     pub(crate) fn note_mistaken(&self, process: String) {
         *lock(&self.mistaken) = Some(process);

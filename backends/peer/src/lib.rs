@@ -32,7 +32,6 @@
 //! | a rank that sends requests | 64 Ki requested samples, 4 MiB of responses or one sample |
 //! | all ranks together | 32 MiB of responses and one sample for each rank |
 
-mod batch;
 mod client;
 mod counters;
 mod lock;

@@ -13,10 +13,7 @@
 use std::fmt;
 use std::future;
 use std::pin::Pin;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
-};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
@@ -25,25 +22,24 @@ use bytes::Bytes;
 use foreread_connection::channel::AuthenticatedStream;
 use foreread_connection::frame::MAX_SAMPLES_PER_REQUEST;
 use foreread_connection::handshake::{self, Identity, Purpose};
-use foreread_connection::{Address, RunId, Transport, WireError, WireErrorKind, WireProtection};
+use foreread_connection::{Address, Backoff, RunId, Transport, WireError, WireErrorKind, WireProtection};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, mix};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::batch::{PendingSample, RequestBatch};
-use crate::client::RECONNECT_JITTER;
-use crate::client::driver::{ClientCommand, ClientTask, OpenRequests};
+use crate::client::driver::{ClientCommand, ClientTask, PendingSample};
+use crate::client::{ClientMachine, RECONNECT_JITTER, SampleCaller};
 use crate::counters::PeerCounters;
 use crate::lock::lock;
-use crate::tier_error::NAME;
+use crate::tier_error::{NAME, error_of};
 
 /// Timeout of connect and handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The first and the longest backoff after failed connections.
-pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The first and the longest backoff after failed connections, without jitter.
+pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(333));
 
 /// The values that all peer clients of a process share.
 #[derive(Clone, Debug)]
@@ -89,18 +85,13 @@ impl PeerClientFactory {
 
     /// A client of `rank`, which listens at any of `addresses`. Sockets of this node are tried
     /// first.
-    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<PeerClient> {
-        let state = Mutex::new(ClientState {
-            addresses: Vec::new(),
-            link: ConnectionState::Idle,
-            tasks: 0,
-            failures: 0,
-        });
-        let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        let inner = ClientShared { requester: self.clone(), rank, requests, burst, sweeps, state };
-        let remote = PeerClient(Arc::new(ClientHandle(Arc::new(inner))));
-        remote.moved(addresses);
-        Arc::new(remote)
+    pub fn remote(&self, rank: Rank, mut addresses: Vec<Address>) -> Arc<PeerClient> {
+        addresses.sort();
+        let backoff = Backoff::new(BACKOFF.0, BACKOFF.1, mix(self.seed ^ u64::from(rank.0)));
+        let state = Mutex::new(ClientState { addresses, link: ConnectionState::Idle, tasks: 0, backoff });
+        let (burst, sweeps) = (Mutex::default(), AtomicBool::new(false));
+        let inner = ClientShared { requester: self.clone(), rank, burst, sweeps, state };
+        Arc::new(PeerClient(Arc::new(ClientHandle(Arc::new(inner)))))
     }
 }
 
@@ -125,8 +116,6 @@ impl std::ops::Deref for ClientHandle {
 pub(crate) struct ClientShared {
     pub(crate) requester: PeerClientFactory,
     pub(crate) rank: Rank,
-    /// The number of requests so far, from which they are numbered.
-    requests: AtomicU64,
     /// Samples that were requested since the last frame.
     burst: Mutex<Vec<PendingSample>>,
     /// The connection's task has been sent a sweep that it has not handled.
@@ -139,8 +128,7 @@ struct ClientState {
     link: ConnectionState,
     /// The number of tasks so far, from which they are numbered.
     tasks: u64,
-    /// Failed connections in a row.
-    failures: u32,
+    backoff: Backoff,
 }
 
 enum ConnectionState {
@@ -191,7 +179,8 @@ impl PeerClient {
         addresses.sort();
         let mut state = lock(&self.0.state);
         if state.addresses != addresses {
-            (state.addresses, state.failures) = (addresses, 0);
+            state.addresses = addresses;
+            state.backoff.reset();
             if matches!(state.link, ConnectionState::Down { .. }) {
                 state.link = ConnectionState::Idle;
             }
@@ -217,7 +206,7 @@ impl Tier for PeerClient {
             return Box::pin(future::ready(Err(error)));
         }
         let (answer, incoming) = oneshot::channel();
-        lock(&self.0.burst).push(PendingSample { request, answer: Some(answer) });
+        lock(&self.0.burst).push(PendingSample { request, answer });
         Box::pin(PendingRead { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
@@ -230,11 +219,10 @@ impl Tier for PeerClient {
 impl ClientShared {
     fn submit(self: &Arc<Self>) {
         let mut burst = std::mem::take(&mut *lock(&self.burst));
-        burst.retain(|slot| !slot.is_dropped());
+        burst.retain(|sample| !sample.is_gone());
         while !burst.is_empty() {
             let rest = burst.split_off(burst.len().min(MAX_SAMPLES_PER_REQUEST));
-            let number = self.requests.fetch_add(1, Relaxed);
-            self.send(number, RequestBatch::new(self.rank, std::mem::replace(&mut burst, rest)));
+            self.send(std::mem::replace(&mut burst, rest));
         }
     }
 
@@ -243,29 +231,33 @@ impl ClientShared {
         if let ConnectionState::Open(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
         {
-            let _ = link.send(ClientCommand::Sweep); // the task may have ended
+            let _ = link.send(Vec::new()); // the task may have ended
         }
     }
 
-    /// Passes a batch to the connection's task, which is started if there is none.
-    fn send(self: &Arc<Self>, number: u64, batch: RequestBatch) {
+    /// Fails samples.
+    fn fail(&self, samples: ClientCommand, why: &WireError) {
+        samples.into_iter().for_each(|sample| sample.answer(Err(error_of(self.rank, why))));
+    }
+
+    /// Passes samples to the connection's task, which is started if there is none.
+    fn send(self: &Arc<Self>, mut samples: ClientCommand) {
         let mut state = lock(&self.state);
-        let mut command = ClientCommand::Request(number, batch);
         match &state.link {
             ConnectionState::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
-                return command.fail(&why);
+                return self.fail(samples, &why);
             }
-            ConnectionState::Open(_, link) => match link.send(command) {
+            ConnectionState::Open(_, link) => match link.send(samples) {
                 Ok(()) => return,
                 // The task ended with its runtime, or panicked.
-                Err(unsent) => command = unsent.0,
+                Err(unsent) => samples = unsent.0,
             },
             ConnectionState::Idle | ConnectionState::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let _ = link.send(command); // its receiver is alive
+        let _ = link.send(samples); // its receiver is alive
         state.tasks += 1;
         let task = state.tasks;
         state.link = ConnectionState::Open(task, link);
@@ -276,19 +268,22 @@ impl ClientShared {
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
         self.sweeps.swap(false, AcqRel); // set for an earlier task
-        let mut open = OpenRequests::new(&self);
-        let (error, useful) = self.request_samples(&mut commands, &mut open).await;
-        let lost = open.len() > 0 || useful.is_none();
-        open.fail(&self, &error);
+        let mut machine = ClientMachine::new(self.rank, self.requester.run.tag());
+        let (error, useful) = self.request_samples(&mut commands, &mut machine).await;
+        let lost = machine.open() > 0 || useful.is_none();
+        machine.fail(&error);
+        self.requester.counters.add(&mut machine.counted);
         tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
         {
             let mut state = lock(&self.state);
-            state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
+            if useful == Some(true) {
+                state.backoff.reset();
+            }
             // A connection that ends without open requests was closed, not lost. The task may have
             // been replaced meanwhile.
             if matches!(state.link, ConnectionState::Open(current, _) if current == task) {
                 state.link = if lost {
-                    let until = Instant::now() + self.backoff(state.failures);
+                    let until = Instant::now() + state.backoff.pause();
                     ConnectionState::Down { until, why: error.clone() }
                 } else {
                     ConnectionState::Idle
@@ -296,8 +291,8 @@ impl ClientShared {
             }
             commands.close();
         }
-        while let Ok(command) = commands.try_recv() {
-            command.fail(&error);
+        while let Ok(samples) = commands.try_recv() {
+            self.fail(samples, &error);
         }
     }
 
@@ -306,12 +301,12 @@ impl ClientShared {
     async fn request_samples(
         &self,
         commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
-        open: &mut OpenRequests,
+        machine: &mut ClientMachine<PendingSample>,
     ) -> (WireError, Option<bool>) {
-        let mut was_useful = None;
+        let (mut was_useful, clock) = (None, Instant::now());
         loop {
             let mut requesting = match self.open().await {
-                Ok(channel) => ClientTask::new(self, channel, commands, open),
+                Ok(channel) => ClientTask::new(self, channel, commands, (&mut *machine, clock)),
                 Err(error) => return (error, was_useful),
             };
             let error = (&mut requesting).await;
@@ -322,14 +317,10 @@ impl ClientShared {
                 return (error, was_useful);
             }
             tracing::debug!(rank = %self.rank, %error, "reconnects once");
-            sleep(RECONNECT_JITTER.mul_f64(self.draw(open.len() as u64))).await;
+            // It depends on the seed and the rank, so that a simulated run repeats.
+            let drawn = mix(self.requester.seed ^ mix(u64::from(self.rank.0) << 32 | machine.open() as u64));
+            sleep(RECONNECT_JITTER.mul_f64((drawn >> 11) as f64 / (1u64 << 53) as f64)).await;
         }
-    }
-
-    /// A number from 0 to 1 that depends on the seed, the rank and `number`.
-    fn draw(&self, number: u64) -> f64 {
-        let drawn = mix(self.requester.seed ^ mix(u64::from(self.rank.0) << 32 | number));
-        (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be
@@ -357,13 +348,6 @@ impl ClientShared {
         );
         let (channel, _) = timeout_at(until, handshaking).await.map_err(late)??;
         Ok(channel)
-    }
-
-    fn backoff(&self, failures: u32) -> Duration {
-        let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-        let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
-        // Between half of the bound and all of it, never 0.
-        bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
     }
 
     async fn open(&self) -> Result<AuthenticatedStream, WireError> {

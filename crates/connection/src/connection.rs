@@ -7,8 +7,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::time::Duration;
 
-use bytes::buf::Limit;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, timeout_at};
 
@@ -36,7 +35,7 @@ impl ControlConnection {
         let (stream, input, output) = channel.into_parts();
         let (read, write) = tokio::io::split(stream);
         let sender = MessageSender { stream: write, output, job };
-        let receiver = MessageReceiver { stream: read, input, body: None, job };
+        let receiver = MessageReceiver { stream: read, input, job };
         Self { sender, receiver }
     }
 
@@ -149,7 +148,6 @@ impl fmt::Debug for MessageSender {
 pub struct MessageReceiver {
     stream: ReadHalf<BoxedStream>,
     input: FrameInput,
-    body: Option<(FrameHeader, Limit<BytesMut>)>,
     job: u64,
 }
 
@@ -159,32 +157,23 @@ impl MessageReceiver {
     /// # Errors
     /// As there.
     pub async fn receive(&mut self, most: usize) -> Result<Option<ControlMessage>, WireError> {
-        if self.body.is_none() {
-            let header = poll_fn(|cx| self.input.poll_header(&mut self.stream, cx)).await?;
-            let Some(header) = header else { return Ok(None) };
-            let length = header.length as usize;
-            if header.kind != FrameKind::Control || header.job != self.job || length > most {
-                let detail =
-                    format!("a frame {:?} of {length} bytes where a message of {most} may come", header.kind);
-                return Err(WireError::malformed(detail));
+        let job = self.job;
+        let is_message = |header: &FrameHeader| {
+            let (kind, length) = (header.kind, header.length as usize);
+            if kind == FrameKind::Control && header.job == job && length <= most {
+                return Ok(());
             }
-            self.body = Some((header, BytesMut::with_capacity(length).limit(length)));
-        }
-        let Some((_, body)) = &mut self.body else { return Ok(None) };
-        poll_fn(|cx| self.input.poll_body(&mut self.stream, cx, body)).await?;
-        let Some((header, body)) = self.body.take() else { return Ok(None) };
-        let payload = body.into_inner().freeze();
-        if self.input.fits(&header, None, &payload) {
-            Ok(Some((header.tag, payload)))
-        } else {
-            Err(WireError::malformed("a message arrived damaged"))
-        }
+            let detail = format!("a frame {kind:?} of {length} bytes where a message of {most} may come");
+            Err(WireError::malformed(detail))
+        };
+        let frame = poll_fn(|cx| self.input.poll_frame(&mut self.stream, cx, is_message)).await?;
+        Ok(frame.map(|(header, payload)| (header.tag, payload)))
     }
 }
 
 impl fmt::Debug for MessageReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("within", &self.body.is_some()).finish_non_exhaustive()
+        f.debug_struct("Receiver").field("came", &self.input.came()).finish_non_exhaustive()
     }
 }
 

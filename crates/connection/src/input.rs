@@ -8,7 +8,8 @@
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
-use bytes::BufMut;
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use foreread_types::SampleKey;
@@ -31,12 +32,14 @@ pub struct FrameInput {
     came: u64,
     /// On connections with tags.
     tags: Option<FrameVerifier>,
+    /// A frame of which not all has arrived.
+    partial: Option<(FrameHeader, Limit<BytesMut>)>,
 }
 
 impl FrameInput {
     /// An input for frames with tags, or without.
     pub fn new(tags: Option<FrameVerifier>) -> Self {
-        Self { buffer: Box::default(), start: 0, end: 0, came: 0, tags }
+        Self { buffer: Box::default(), start: 0, end: 0, came: 0, tags, partial: None }
     }
 
     /// The total of received bytes. It grows while the other end is alive.
@@ -114,6 +117,37 @@ impl FrameInput {
                 let whole = self.start == self.end;
                 return Poll::Ready(if whole { Ok(None) } else { Err(truncated()) });
             }
+        }
+    }
+
+    /// The next frame with all of its payload, whose length `check` has found acceptable. `None`
+    /// where the stream ends before one. Not for samples, which have memory of their own.
+    pub fn poll_frame(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+        check: impl FnOnce(&FrameHeader) -> Result<(), WireError>,
+    ) -> Poll<Result<Option<(FrameHeader, Bytes)>, WireError>> {
+        let (header, mut payload) = match self.partial.take() {
+            Some(partial) => partial,
+            None => {
+                let Some(header) = ready!(self.poll_header(stream, cx))? else {
+                    return Poll::Ready(Ok(None));
+                };
+                check(&header)?;
+                let length = header.length as usize;
+                (header, BytesMut::with_capacity(length).limit(length))
+            }
+        };
+        if self.poll_body(stream, cx, &mut payload)?.is_pending() {
+            self.partial = Some((header, payload));
+            return Poll::Pending;
+        }
+        let payload = payload.into_inner().freeze();
+        if self.fits(&header, None, &payload) {
+            Poll::Ready(Ok(Some((header, payload))))
+        } else {
+            Poll::Ready(Err(WireError::malformed("a frame arrived damaged")))
         }
     }
 

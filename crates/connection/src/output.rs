@@ -132,6 +132,13 @@ impl<T> FrameOutput<T> {
         self.frames.iter_mut().map(|frame| &mut frame.held)
     }
 
+    /// The queued frames, for tests.
+    #[cfg(feature = "testing")]
+    pub fn frames(&self) -> impl Iterator<Item = (FrameHeader, &Bytes)> {
+        let header = |frame: &QueuedFrame<T>| FrameHeader::decode(&frame.header).ok();
+        self.frames.iter().filter_map(move |frame| Some((header(frame)?, &frame.payload)))
+    }
+
     fn advance(&mut self, mut count: usize) {
         self.total_sent += count as u64;
         while let Some(first) = self.frames.front() {

@@ -1,9 +1,8 @@
 //! The requesting end of a connection between ranks, as a state machine.
 //!
-//! Input is events and the time. Output is actions: frames to send, samples to complete, and when
-//! to check the timeouts next. There is no clock, I/O, channel or hash order, so a simulation can
-//! play any interleaving. [`ClientTask`](driver::ClientTask) owns the stream, the timer and the
-//! channels.
+//! Input is events and the time. Output is a queue of frames, answers to callers, and when to check
+//! the timeouts next. There is no clock, I/O, channel or hash order, so a simulation can play any
+//! interleaving. [`ClientTask`](driver::ClientTask) owns the stream, the timer and the channels.
 //!
 //! # When a request fails
 //!
@@ -37,11 +36,13 @@ use bytes::Bytes;
 use foreread_connection::frame::{
     FrameHeader, FrameKind, MAX_ERROR_BYTES, RequestedSample, decode_tags, encode_tags, kind_of,
 };
+use foreread_connection::output::FrameOutput;
 use foreread_connection::{WireError, WireErrorKind};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{Rank, SampleKey};
 
-use crate::tier_error::NAME;
+use crate::counters::PeerCounts;
+use crate::tier_error::{NAME, error_of};
 
 /// Heartbeat timeout: a rank that sends no byte for this long, while a request is open, counts as
 /// dead.
@@ -59,62 +60,21 @@ pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an acknowledged sample may take, unless its owner announces again that it reads it.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Input of the state machine.
-#[derive(Debug)]
-pub enum ClientEvent {
-    /// A new request.
-    Request {
-        /// Its number, larger than all earlier ones.
-        request: u64,
-        /// The samples. The position is the tag on the wire.
-        sample_requests: Vec<RequestedSample>,
-    },
-    /// Samples of a request are no longer wanted.
-    Cancel {
-        /// The request's number.
-        request: u64,
-        /// Their positions in it.
-        tags: Vec<u32>,
-    },
-    /// Bytes arrived.
-    BytesArrived,
-    /// A sample arrived ([`ExpectedPayload::Sample`]). An error is the reason why it is unusable.
-    Sample {
-        /// Its frame.
-        header: FrameHeader,
-        /// Its bytes.
-        result: Result<Bytes, TierError>,
-    },
-    /// The payload of a short frame arrived undamaged ([`ExpectedPayload::Small`]).
-    Small {
-        /// The frame.
-        header: FrameHeader,
-        /// The payload.
-        bytes: Bytes,
-    },
-}
+/// The caller of a sample.
+pub(crate) trait SampleCaller {
+    /// The sample.
+    fn sample(&self) -> RequestedSample;
 
-/// Output of the state machine.
-#[derive(Debug)]
-pub enum ClientAction {
-    /// Send this frame.
-    Send(FrameHeader, Bytes),
-    /// Complete a sample of a request.
-    Answer {
-        /// The request's number.
-        request: u64,
-        /// The sample's position in it.
-        tag: u32,
-        /// The sample or its error.
-        result: Result<Bytes, TierError>,
-    },
-}
+    /// Whether it no longer waits.
+    fn is_gone(&self) -> bool;
 
-type Actions = Vec<ClientAction>;
+    /// Completes the sample.
+    fn answer(self, result: Result<Bytes, TierError>);
+}
 
 /// The payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpectedPayload {
+pub(crate) enum ExpectedPayload {
     /// A sample.
     Sample(SampleKey),
     /// Tags, or the text of an error.
@@ -123,56 +83,43 @@ pub enum ExpectedPayload {
     Skipped,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    /// Not acknowledged.
-    Unacknowledged,
-    /// Acknowledged: the server reads it, or it waits to be sent.
-    Acknowledged,
-    Done,
-}
-
-#[derive(Debug)]
-struct PendingSample {
+struct OpenSample<C> {
     sample: RequestedSample,
-    status: Status,
+    /// `None` once it is complete.
+    caller: Option<C>,
+    /// The server reads it, or it waits to be sent.
+    is_acknowledged: bool,
     /// When it was requested, or last announced as being read.
     announced: Duration,
 }
 
-#[derive(Debug)]
-struct PendingRequest {
-    sample_requests: Vec<PendingSample>,
+/// The samples of a request. The position is the tag on the wire.
+struct OpenRequest<C> {
+    samples: Vec<OpenSample<C>>,
     left: usize,
 }
 
-impl PendingRequest {
-    fn open(&self) -> impl Iterator<Item = (u32, &PendingSample)> {
-        (0..).zip(&self.sample_requests).filter(|(_, pending)| pending.status != Status::Done)
-    }
-
-    fn open_mut(&mut self, tag: u32) -> Option<&mut PendingSample> {
-        self.sample_requests.get_mut(tag as usize).filter(|pending| pending.status != Status::Done)
-    }
-
-    /// Closes a sample. `false` if it is not open.
-    fn close(&mut self, tag: u32) -> bool {
-        let was_open = self.open_mut(tag).map(|pending| pending.status = Status::Done).is_some();
-        self.left -= usize::from(was_open);
-        was_open
+impl<C> OpenRequest<C> {
+    /// The tags of open samples for which `is_wanted` holds.
+    fn tags(&self, is_wanted: impl Fn(&OpenSample<C>, &C) -> bool) -> Vec<u32> {
+        let is_wanted = |open: &OpenSample<C>| open.caller.as_ref().is_some_and(|of| is_wanted(open, of));
+        (0..).zip(&self.samples).filter(|(_, open)| is_wanted(open)).map(|(tag, _)| tag).collect()
     }
 }
 
-/// Open requests of one rank to another. Outlives connections.
-#[derive(Debug)]
-pub struct ClientMachine {
+/// Open requests of one rank to another, and their callers. Outlives connections.
+pub(crate) struct ClientMachine<C> {
     rank: Rank,
     run: u64,
-    requests: BTreeMap<u64, PendingRequest>,
+    /// Frames that wait to be sent.
+    pub(crate) output: FrameOutput,
+    requests: BTreeMap<u64, OpenRequest<C>>,
+    /// The number of the next request.
+    next: u64,
     /// Open samples in `requests`.
     open: usize,
-    /// Samples that timed out since the counters were updated.
-    timed_out: u64,
+    /// What the counters do not have yet.
+    pub(crate) counted: PeerCounts,
     /// When bytes last arrived, or the first request was sent after an idle time.
     last_byte: Duration,
     /// Silence was detected once. It counts from this time.
@@ -183,16 +130,18 @@ pub struct ClientMachine {
     response_deadlines: VecDeque<(Duration, u64)>,
 }
 
-impl ClientMachine {
+impl<C: SampleCaller> ClientMachine<C> {
     /// Requests samples of the run with the tag `run` from `rank`.
-    pub fn new(rank: Rank, run: u64) -> Self {
-        let (requests, ack_deadlines, response_deadlines) = Default::default();
+    pub(crate) fn new(rank: Rank, run: u64) -> Self {
+        let (requests, counted, ack_deadlines, response_deadlines) = Default::default();
         Self {
             rank,
             run,
+            output: FrameOutput::new(None),
             requests,
+            next: 0,
             open: 0,
-            timed_out: 0,
+            counted,
             last_byte: Duration::ZERO,
             silent_until: None,
             ack_deadlines,
@@ -201,198 +150,184 @@ impl ClientMachine {
     }
 
     /// Samples that are requested and not complete.
-    pub fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.open
     }
 
-    /// Samples that timed out since the last call.
-    pub fn take_timed_out(&mut self) -> u64 {
-        std::mem::take(&mut self.timed_out)
+    /// The caller of the sample that a frame answers, if the sample is open.
+    pub(crate) fn caller(&self, header: &FrameHeader) -> Option<&C> {
+        self.requests.get(&header.request)?.samples.get(header.tag as usize)?.caller.as_ref()
     }
 
-    /// Whether this sample of a request is open.
-    pub fn is_open(&self, request: u64, tag: u32) -> bool {
-        let slot = self.requests.get(&request).and_then(|request| request.sample_requests.get(tag as usize));
-        slot.is_some_and(|pending| pending.status != Status::Done)
+    fn send(&mut self, kind: FrameKind, request: u64, payload: Bytes) {
+        let header = FrameHeader::new(kind, self.run, request).over(&payload);
+        self.output.push(header, payload, None, ());
     }
 
-    /// Handles `event` and appends to `actions`.
-    ///
-    /// # Errors
-    /// The other end violated the protocol. The connection must end.
-    pub fn on(&mut self, event: ClientEvent, now: Duration, actions: &mut Actions) -> Result<(), WireError> {
-        match event {
-            ClientEvent::Request { request, sample_requests } => {
-                self.send_request(request, sample_requests, now, actions)
-            }
-            ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
-            ClientEvent::BytesArrived => (self.last_byte, self.silent_until) = (now, None),
-            ClientEvent::Sample { header, result } => {
-                self.answer(header.request, header.tag, result, actions)
-            }
-            ClientEvent::Small { header, bytes } => return self.small(&header, &bytes, now, actions),
-        }
-        Ok(())
-    }
-
-    fn send(&self, kind: FrameKind, request: u64, payload: Bytes, actions: &mut Actions) {
-        actions.push(ClientAction::Send(FrameHeader::new(kind, self.run, request).over(&payload), payload));
-    }
-
-    fn send_request(
-        &mut self,
-        request: u64,
-        sample_requests: Vec<RequestedSample>,
-        now: Duration,
-        actions: &mut Actions,
-    ) {
-        self.send(
-            FrameKind::Request,
-            request,
-            RequestedSample::encode(sample_requests.iter().copied()),
-            actions,
-        );
+    /// Requests samples.
+    pub(crate) fn request(&mut self, callers: Vec<C>, now: Duration) {
+        let request = self.next;
+        self.next += 1;
+        self.send(FrameKind::Request, request, RequestedSample::encode(callers.iter().map(C::sample)));
         if self.open == 0 {
             (self.last_byte, self.silent_until) = (now, None);
         }
-        self.open += sample_requests.len();
+        let left = callers.len();
+        self.open += left;
+        self.counted.requested += left as u64;
         self.ack_deadlines.push_back((now + ACK_TIMEOUT, request));
         self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, request));
-        let left = sample_requests.len();
-        let pending = |sample| PendingSample { sample, status: Status::Unacknowledged, announced: now };
-        let sample_requests = sample_requests.into_iter().map(pending).collect();
-        self.requests.insert(request, PendingRequest { sample_requests, left });
+        let open = |caller: C| OpenSample {
+            sample: caller.sample(),
+            caller: Some(caller),
+            is_acknowledged: false,
+            announced: now,
+        };
+        let samples = callers.into_iter().map(open).collect();
+        self.requests.insert(request, OpenRequest { samples, left });
+        self.cancel_gone(request);
     }
 
-    /// A second connection is open: sends all open requests again.
-    pub fn resume(&mut self, now: Duration, actions: &mut Actions) {
-        (self.last_byte, self.silent_until) = (now, None);
+    /// A second connection is open: sends all open requests again, through its output.
+    pub(crate) fn resume(&mut self, output: FrameOutput, now: Duration) {
+        (self.output, self.last_byte, self.silent_until) = (output, now, None);
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
-            let sample_requests = request.sample_requests.iter().map(|pending| pending.sample);
-            let payload = RequestedSample::encode(sample_requests);
-            actions.push(ClientAction::Send(
-                FrameHeader::new(FrameKind::Request, self.run, number).over(&payload),
-                payload,
-            ));
-            let done = (0..).zip(&mut request.sample_requests).filter_map(|(tag, pending)| {
-                if pending.status == Status::Done {
-                    return Some(tag);
-                }
-                pending.status = Status::Unacknowledged;
-                None
-            });
-            let done: Vec<u32> = done.collect();
-            if !done.is_empty() {
-                let payload = encode_tags(&done);
-                let header = FrameHeader::new(FrameKind::Cancel, self.run, number);
-                actions.push(ClientAction::Send(header.over(&payload), payload));
+            let sample_requests = RequestedSample::encode(request.samples.iter().map(|open| open.sample));
+            request.samples.iter_mut().for_each(|open| open.is_acknowledged = false);
+            let done = (0..).zip(&request.samples).filter(|(_, open)| open.caller.is_none());
+            let done: Vec<u32> = done.map(|(tag, _)| tag).collect();
+            let cancel = (!done.is_empty()).then(|| (FrameKind::Cancel, encode_tags(&done)));
+            for (kind, payload) in [(FrameKind::Request, sample_requests)].into_iter().chain(cancel) {
+                let header = FrameHeader::new(kind, self.run, number).over(&payload);
+                self.output.push(header, payload, None, ());
             }
             self.ack_deadlines.push_back((now + ACK_TIMEOUT, number));
         }
     }
 
-    /// No caller waits for these samples of a request any longer.
-    fn cancel_samples(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
-        let Some(known) = self.requests.get_mut(&request) else { return };
-        let mut dropped: Vec<u32> = tags.iter().copied().filter(|tag| known.close(*tag)).collect();
-        self.open -= dropped.len();
-        if known.left == 0 {
-            self.requests.remove(&request);
-            dropped.clear(); // all of it
-        } else if dropped.is_empty() {
-            return;
-        }
-        self.cancel(request, &dropped, actions);
+    /// Cancels the samples whose callers are gone.
+    pub(crate) fn sweep(&mut self) {
+        let requests: Vec<u64> = self.requests.keys().copied().collect();
+        requests.into_iter().for_each(|request| self.cancel_gone(request));
     }
 
-    /// Sends a cancellation.
-    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Actions) {
-        self.send(FrameKind::Cancel, request, encode_tags(tags), actions);
+    fn cancel_gone(&mut self, number: u64) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let mut gone = request.tags(|_, caller| caller.is_gone());
+        if gone.is_empty() {
+            return;
+        }
+        gone.iter().for_each(|tag| request.samples[*tag as usize].caller = None);
+        request.left -= gone.len();
+        self.open -= gone.len();
+        if request.left == 0 {
+            self.requests.remove(&number);
+            gone.clear(); // all of it
+        }
+        self.send(FrameKind::Cancel, number, encode_tags(&gone));
+    }
+
+    /// Bytes arrived.
+    pub(crate) fn on_bytes(&mut self, now: Duration) {
+        (self.last_byte, self.silent_until) = (now, None);
     }
 
     /// The payload that follows a header.
     ///
     /// # Errors
     /// The frame violates the protocol. The connection must end.
-    pub fn expect(
-        &mut self,
-        header: &FrameHeader,
-        actions: &mut Actions,
-    ) -> Result<ExpectedPayload, WireError> {
+    pub(crate) fn expect(&mut self, header: &FrameHeader) -> Result<ExpectedPayload, WireError> {
         if header.job != self.run {
             return Err(WireError::malformed("a frame of another run"));
         }
         match header.kind {
-            FrameKind::Heartbeat => Ok(ExpectedPayload::Skipped),
-            FrameKind::Reading => Ok(ExpectedPayload::Small),
-            FrameKind::Answer => {
-                let length = header.length;
-                if header.status != 0 && length as usize > MAX_ERROR_BYTES {
-                    return Err(WireError::malformed(format!("an error in {length} bytes")));
-                }
-                let known = self.requests.get(&header.request);
-                let slot = known.and_then(|request| request.sample_requests.get(header.tag as usize));
-                let Some(PendingSample { sample, .. }) = slot.filter(|slot| slot.status != Status::Done)
-                else {
-                    return Ok(ExpectedPayload::Skipped);
-                };
-                if sample.key.id.0 != header.sample {
-                    let detail = format!("sample {} as the answer to {}", header.sample, sample.key);
-                    return Err(WireError::malformed(detail));
-                }
-                if header.status != 0 {
-                    return Ok(ExpectedPayload::Small);
-                }
-                if u64::from(length) == sample.length {
-                    return Ok(ExpectedPayload::Sample(sample.key));
-                }
-                let detail = format!("{length} bytes instead of {}", sample.length);
-                let error = TierError::new(ErrorKind::Changed, NAME).with_detail(detail);
-                self.answer(header.request, header.tag, Err(error), actions);
-                Ok(ExpectedPayload::Skipped)
-            }
+            FrameKind::Heartbeat => return Ok(ExpectedPayload::Skipped),
+            FrameKind::Reading => return Ok(ExpectedPayload::Small),
+            FrameKind::Answer => {}
             FrameKind::Request | FrameKind::Cancel | FrameKind::Control => {
-                Err(WireError::malformed(format!("unexpected frame {:?} from a server", header.kind)))
+                return Err(WireError::malformed(format!(
+                    "unexpected frame {:?} from a server",
+                    header.kind
+                )));
             }
         }
+        let length = header.length;
+        if header.status != 0 && length as usize > MAX_ERROR_BYTES {
+            return Err(WireError::malformed(format!("an error in {length} bytes")));
+        }
+        let known = self.requests.get(&header.request);
+        let known = known.and_then(|request| request.samples.get(header.tag as usize));
+        let Some(OpenSample { sample, caller: Some(_), .. }) = known else {
+            return Ok(ExpectedPayload::Skipped);
+        };
+        if sample.key.id.0 != header.sample {
+            let detail = format!("sample {} as the answer to {}", header.sample, sample.key);
+            return Err(WireError::malformed(detail));
+        }
+        if header.status != 0 {
+            return Ok(ExpectedPayload::Small);
+        }
+        if u64::from(length) == sample.length {
+            return Ok(ExpectedPayload::Sample(sample.key));
+        }
+        let detail = format!("{length} bytes instead of {}", sample.length);
+        self.answer(header, Err(TierError::new(ErrorKind::Changed, NAME).with_detail(detail)));
+        Ok(ExpectedPayload::Skipped)
     }
 
-    fn small(
+    /// The payload of a short frame arrived undamaged ([`ExpectedPayload::Small`]).
+    ///
+    /// # Errors
+    /// It violates the protocol. The connection must end.
+    pub(crate) fn on_small(
         &mut self,
         header: &FrameHeader,
         bytes: &[u8],
         now: Duration,
-        actions: &mut Actions,
     ) -> Result<(), WireError> {
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == FrameKind::Answer) {
             let text = String::from_utf8_lossy(bytes);
             let colon = if text.is_empty() { "" } else { ": " };
             let detail = format!("rank {}{colon}{text}", self.rank);
-            let error = TierError::new(kind, NAME).with_detail(detail);
-            self.answer(header.request, header.tag, Err(error), actions);
+            self.answer(header, Err(TierError::new(kind, NAME).with_detail(detail)));
             return Ok(());
         }
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
         for tag in decode_tags(bytes)? {
-            if let Some(pending) = request.open_mut(tag) {
-                (pending.status, pending.announced) = (Status::Acknowledged, now);
+            if let Some(open) = request.samples.get_mut(tag as usize) {
+                (open.is_acknowledged, open.announced) = (true, now);
             }
         }
         self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, header.request));
         Ok(())
     }
 
-    fn answer(&mut self, request: u64, tag: u32, result: Result<Bytes, TierError>, actions: &mut Actions) {
-        let Some(known) = self.requests.get_mut(&request) else { return };
-        if !known.close(tag) {
-            return;
+    /// Completes the sample that a frame answers. An error is the reason why it is unusable.
+    pub(crate) fn answer(&mut self, header: &FrameHeader, result: Result<Bytes, TierError>) {
+        let Some(request) = self.requests.get_mut(&header.request) else { return };
+        let open = request.samples.get_mut(header.tag as usize);
+        let Some(caller) = open.and_then(|open| open.caller.take()) else { return };
+        request.left -= 1;
+        if request.left == 0 {
+            self.requests.remove(&header.request);
         }
         self.open -= 1;
-        if known.left == 0 {
-            self.requests.remove(&request);
+        if let Ok(bytes) = &result {
+            self.counted.received += 1;
+            self.counted.received_bytes += bytes.len() as u64;
         }
-        actions.push(ClientAction::Answer { request, tag, result });
+        caller.answer(result);
+    }
+
+    /// Fails all open samples.
+    pub(crate) fn fail(&mut self, why: &WireError) {
+        self.counted.disconnected += self.open as u64;
+        self.open = 0;
+        let requests = std::mem::take(&mut self.requests);
+        let callers = requests.into_values().flat_map(|request| request.samples);
+        let error = error_of(self.rank, why);
+        callers.filter_map(|open| open.caller).for_each(|caller| caller.answer(Err(error.clone())));
     }
 
     /// Times out samples. Returns when to call this again, if any sample is open. `busy`: a payload
@@ -400,11 +335,10 @@ impl ClientMachine {
     ///
     /// # Errors
     /// Heartbeat timeout. The connection must end, and [`resume`](Self::resume) may be tried.
-    pub fn check_timeouts(
+    pub(crate) fn check_timeouts(
         &mut self,
         now: Duration,
         busy: bool,
-        actions: &mut Actions,
     ) -> Result<Option<Duration>, WireError> {
         while let Some(&(until, number)) = self.response_deadlines.front() {
             let Some(request) = self.requests.get(&number) else {
@@ -415,10 +349,9 @@ impl ClientMachine {
                 break;
             }
             self.response_deadlines.pop_front();
-            let overdue = request.open().filter(|(_, pending)| pending.announced + RESPONSE_TIMEOUT <= now);
-            let tags: Vec<u32> = overdue.map(|(tag, _)| tag).collect();
+            let overdue = request.tags(|open, _| open.announced + RESPONSE_TIMEOUT <= now);
             let why = format!("it did not arrive within {} s", RESPONSE_TIMEOUT.as_secs());
-            self.time_out(number, &tags, &why, actions);
+            self.time_out(number, &overdue, &why);
         }
         if self.open == 0 {
             self.ack_deadlines.clear();
@@ -449,11 +382,9 @@ impl ClientMachine {
                 break;
             }
             self.ack_deadlines.pop_front();
-            let unacknowledged =
-                request.open().filter(|(_, pending)| pending.status == Status::Unacknowledged);
-            let ack_deadlines: Vec<u32> = unacknowledged.map(|(tag, _)| tag).collect();
+            let unacknowledged = request.tags(|open, _| !open.is_acknowledged);
             let why = format!("it was not acknowledged within {} s", ACK_TIMEOUT.as_secs());
-            self.time_out(number, &ack_deadlines, &why, actions);
+            self.time_out(number, &unacknowledged, &why);
         }
         if let Some((until, _)) = self.response_deadlines.front() {
             next = next.min(*until);
@@ -461,70 +392,109 @@ impl ClientMachine {
         Ok((self.open > 0).then_some(next))
     }
 
-    fn time_out(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Actions) {
-        let error =
-            TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {}: {why}", self.rank));
-        let open: Vec<u32> = tags.iter().copied().filter(|tag| self.is_open(request, *tag)).collect();
-        for tag in &open {
-            self.answer(request, *tag, Err(error.clone()), actions);
+    fn time_out(&mut self, request: u64, tags: &[u32], why: &str) {
+        if tags.is_empty() {
+            return;
         }
-        if !open.is_empty() {
-            self.timed_out += open.len() as u64;
-            self.cancel(request, &open, actions);
+        let detail = format!("rank {}: {why}", self.rank);
+        let error = TierError::new(ErrorKind::Transient, NAME).with_detail(detail);
+        for &tag in tags {
+            let header = FrameHeader { tag, ..FrameHeader::new(FrameKind::Answer, self.run, request) };
+            self.answer(&header, Err(error.clone()));
         }
+        self.counted.timed_out += tags.len() as u64;
+        self.send(FrameKind::Cancel, request, encode_tags(tags));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
     use foreread_types::{DatasetId, SampleId, Tick};
 
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn key(id: u64) -> SampleKey {
-        SampleKey::new(DatasetId(0), SampleId(id))
+    /// A caller that notes its answer.
+    struct Caller {
+        id: u64,
+        is_gone: Rc<Cell<bool>>,
+        answers: Answers,
     }
 
-    /// A machine that has requested `samples` samples of 10 bytes at time 0, as request 1.
-    fn requesting(samples: u64) -> ClientMachine {
-        let mut machine = ClientMachine::new(Rank(3), 7);
-        let sample_requests =
-            (0..samples).map(|id| RequestedSample { key: key(id), due: Tick(id), length: 10 }).collect();
-        let mut actions = Vec::new();
-        machine
-            .on(ClientEvent::Request { request: 1, sample_requests }, Duration::ZERO, &mut actions)
-            .unwrap();
-        assert!(matches!(actions[..], [ClientAction::Send(FrameHeader { kind: FrameKind::Request, .. }, _)]));
-        machine
+    type Answers = Rc<RefCell<Vec<String>>>;
+
+    impl SampleCaller for Caller {
+        fn sample(&self) -> RequestedSample {
+            let key = SampleKey::new(DatasetId(0), SampleId(self.id));
+            RequestedSample { key, due: Tick(self.id), length: 10 }
+        }
+
+        fn is_gone(&self) -> bool {
+            self.is_gone.get()
+        }
+
+        fn answer(self, result: Result<Bytes, TierError>) {
+            self.answers.borrow_mut().push(format!("{} {}", self.id, result.is_ok()));
+        }
     }
 
-    /// The actions as text: kinds of frames with their tags, and completed samples.
-    fn shown(actions: &[ClientAction]) -> Vec<String> {
-        let shown = actions.iter().map(|action| match action {
-            ClientAction::Send(header, payload) if header.kind == FrameKind::Cancel => {
-                format!("Cancel {:?}", decode_tags(payload).unwrap().collect::<Vec<_>>())
-            }
-            ClientAction::Send(header, _) => format!("{:?}", header.kind),
-            ClientAction::Answer { tag, result, .. } => format!("{tag} {}", result.is_ok()),
-        });
-        shown.collect()
+    /// A machine that has requested samples of 10 bytes at time 0.
+    struct Requesting {
+        machine: ClientMachine<Caller>,
+        gone: Vec<Rc<Cell<bool>>>,
+        answers: Answers,
     }
 
-    fn sample(machine: &mut ClientMachine, tag: u32, now: Duration) -> Vec<String> {
-        let header = FrameHeader { tag, ..FrameHeader::new(FrameKind::Answer, 7, 1) };
-        let (mut actions, result) = (Vec::new(), Ok(Bytes::from_static(&[0; 10])));
-        machine.on(ClientEvent::Sample { header, result }, now, &mut actions).unwrap();
-        shown(&actions)
+    impl Requesting {
+        fn new(samples: u64) -> Self {
+            let answers = Answers::default();
+            let gone: Vec<Rc<Cell<bool>>> = (0..samples).map(|_| Rc::default()).collect();
+            let caller = |(id, is_gone): (u64, &Rc<Cell<bool>>)| Caller {
+                id,
+                is_gone: Rc::clone(is_gone),
+                answers: Rc::clone(&answers),
+            };
+            let mut machine = ClientMachine::new(Rank(3), 7);
+            machine.request((0..).zip(&gone).map(caller).collect(), Duration::ZERO);
+            let mut this = Self { machine, gone, answers };
+            assert_eq!(this.shown(), ["Request"]);
+            this
+        }
+
+        /// The answers and the frames since the last call: kinds of frames with their tags.
+        fn shown(&mut self) -> Vec<String> {
+            let mut shown = std::mem::take(&mut *self.answers.borrow_mut());
+            let output = std::mem::replace(&mut self.machine.output, FrameOutput::new(None));
+            shown.extend(output.frames().map(|(header, payload)| match header.kind {
+                FrameKind::Cancel => {
+                    format!("Cancel {:?}", decode_tags(payload).unwrap().collect::<Vec<_>>())
+                }
+                kind => format!("{kind:?}"),
+            }));
+            shown
+        }
+
+        fn sample(&mut self, tag: u32) -> Vec<String> {
+            let header = FrameHeader { tag, ..FrameHeader::new(FrameKind::Answer, 7, 0) };
+            self.machine.answer(&header, Ok(Bytes::from_static(&[0; 10])));
+            self.shown()
+        }
+
+        fn check(&mut self, at: u32, busy: bool) -> Result<Option<Duration>, WireError> {
+            self.machine.check_timeouts(at * MS, busy)
+        }
     }
 
     #[test]
     // semantics: RANK-17, RANK-19
     fn silent_connection_ends_after_650_ms() {
-        let mut machine = requesting(1);
-        machine.on(ClientEvent::BytesArrived, 100 * MS, &mut Vec::new()).unwrap();
-        let mut check = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
+        let mut requesting = Requesting::new(1);
+        requesting.machine.on_bytes(100 * MS);
+        let mut check = |at| requesting.check(at, false);
         assert_eq!(check(699).unwrap(), Some(700 * MS));
         assert_eq!(check(700).unwrap(), Some(750 * MS));
         assert_eq!(check(749).unwrap(), Some(750 * MS));
@@ -533,8 +503,8 @@ mod tests {
 
     #[test]
     fn silence_is_checked_twice() {
-        let mut machine = requesting(2);
-        let mut look = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
+        let mut requesting = Requesting::new(2);
+        let mut look = |at| requesting.check(at, false);
         assert_eq!(look(1).unwrap(), Some(HEARTBEAT_TIMEOUT));
         // This process was paused. Bytes that arrived meanwhile are read first.
         assert_eq!(look(700).unwrap(), Some(750 * MS));
@@ -543,57 +513,52 @@ mod tests {
 
     #[test]
     fn second_connection_gets_the_open_requests() {
-        let mut machine = requesting(3);
-        assert_eq!(sample(&mut machine, 1, 5 * MS), ["1 true"]);
-        let mut actions = Vec::new();
-        machine.resume(800 * MS, &mut actions);
-        assert_eq!(shown(&actions), ["Request", "Cancel [1]"]);
-        assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
-        assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
+        let mut requesting = Requesting::new(3);
+        assert_eq!(requesting.sample(1), ["1 true"]);
+        requesting.machine.resume(FrameOutput::new(None), 800 * MS);
+        assert_eq!(requesting.shown(), ["Request", "Cancel [1]"]);
+        assert_eq!(requesting.sample(1), [""; 0], "answered on the first connection");
+        assert_eq!(requesting.sample(0), ["0 true"]);
         // Unacknowledged samples get a new second. The 30 seconds count from the first request.
-        machine.on(ClientEvent::BytesArrived, 1700 * MS, &mut Vec::new()).unwrap();
-        let mut actions = Vec::new();
-        machine.check_timeouts(1700 * MS, false, &mut actions).unwrap();
-        assert_eq!(shown(&actions), [""; 0]);
-        machine.on(ClientEvent::BytesArrived, RESPONSE_TIMEOUT, &mut Vec::new()).unwrap();
-        assert_eq!(machine.check_timeouts(RESPONSE_TIMEOUT, true, &mut actions).unwrap(), None);
-        assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
+        requesting.machine.on_bytes(1700 * MS);
+        requesting.check(1700, false).unwrap();
+        assert_eq!(requesting.shown(), [""; 0]);
+        requesting.machine.on_bytes(RESPONSE_TIMEOUT);
+        assert_eq!(requesting.machine.check_timeouts(RESPONSE_TIMEOUT, true).unwrap(), None);
+        assert_eq!(requesting.shown(), ["2 false", "Cancel [2]"]);
     }
 
     /// An owner that waits for a silent file server announces its reads again. Only these wait.
     #[test]
     // semantics: HPC-4
     fn announced_sample_is_waited_for() {
-        let mut machine = requesting(3);
-        let reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
-            let header = FrameHeader::new(FrameKind::Reading, 7, 1);
-            let small = ClientEvent::Small { header, bytes: encode_tags(tags) };
-            machine.on(ClientEvent::BytesArrived, at * MS, &mut Vec::new()).unwrap();
-            machine.on(small, at * MS, &mut Vec::new()).unwrap();
-            let mut actions = Vec::new();
-            machine.check_timeouts(at * MS, true, &mut actions).unwrap();
-            shown(&actions)
+        let mut requesting = Requesting::new(3);
+        let reading = |requesting: &mut Requesting, tags: &[u32], at: u32| {
+            let header = FrameHeader::new(FrameKind::Reading, 7, 0);
+            requesting.machine.on_bytes(at * MS);
+            requesting.machine.on_small(&header, &encode_tags(tags), at * MS).unwrap();
+            requesting.check(at, true).unwrap();
+            requesting.shown()
         };
-        assert_eq!(reading(&mut machine, &[0, 1, 2], 10), [""; 0]);
-        assert_eq!(reading(&mut machine, &[1, 2], 20_000), [""; 0]);
-        assert_eq!(reading(&mut machine, &[2], 40_000), ["0 false", "Cancel [0]"]);
-        assert_eq!(reading(&mut machine, &[2], 60_000), ["1 false", "Cancel [1]"]);
-        assert_eq!(reading(&mut machine, &[], 89_999), [""; 0]);
-        assert_eq!(reading(&mut machine, &[], 90_000), ["2 false", "Cancel [2]"]);
-        assert_eq!(machine.open(), 0);
+        assert_eq!(reading(&mut requesting, &[0, 1, 2], 10), [""; 0]);
+        assert_eq!(reading(&mut requesting, &[1, 2], 20_000), [""; 0]);
+        assert_eq!(reading(&mut requesting, &[2], 40_000), ["0 false", "Cancel [0]"]);
+        assert_eq!(reading(&mut requesting, &[2], 60_000), ["1 false", "Cancel [1]"]);
+        assert_eq!(reading(&mut requesting, &[], 89_999), [""; 0]);
+        assert_eq!(reading(&mut requesting, &[], 90_000), ["2 false", "Cancel [2]"]);
+        assert_eq!(requesting.machine.open(), 0);
     }
 
     #[test]
     fn dropped_samples_are_cancelled() {
-        let mut machine = requesting(3);
-        let mut actions = Vec::new();
-        let mut cancel = |tags: &[u32]| {
-            let event = ClientEvent::Cancel { request: 1, tags: tags.to_vec() };
-            machine.on(event, MS, &mut actions).unwrap();
-            machine.open()
+        let mut requesting = Requesting::new(3);
+        let mut drop_reads = |tags: &[usize]| {
+            tags.iter().for_each(|tag| requesting.gone[*tag].set(true));
+            requesting.machine.sweep();
+            requesting.machine.open()
         };
-        assert_eq!([cancel(&[2]), cancel(&[2, 9]), cancel(&[0, 1])], [2, 2, 0]);
-        assert_eq!(shown(&actions), ["Cancel [2]", "Cancel []"], "an empty list is all that is left");
-        assert_eq!(machine.take_timed_out(), 0);
+        assert_eq!([drop_reads(&[2]), drop_reads(&[2]), drop_reads(&[0, 1])], [2, 2, 0]);
+        assert_eq!(requesting.shown(), ["Cancel [2]", "Cancel []"], "an empty list is all that is left");
+        assert_eq!(requesting.machine.counted.timed_out, 0);
     }
 }

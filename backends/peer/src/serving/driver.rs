@@ -7,14 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::buf::Limit;
-use bytes::{BufMut, Bytes, BytesMut};
 use foreread_connection::channel::AuthenticatedStream;
-use foreread_connection::frame::FrameHeader;
+use foreread_connection::frame::{FrameHeader, FrameKind};
 use foreread_connection::input::FrameInput;
 use foreread_connection::mac::SampleMac;
 use foreread_connection::{BoxedStream, RunId, WireError};
-use foreread_tier::PeerReply;
+use foreread_tier::{ErrorKind, PeerReply, TierError};
 use foreread_types::{Rank, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
@@ -23,56 +21,49 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::shared::ServingShared;
-use super::{SampleCheck, ServerAction, ServerMachine, StoreReply};
+use super::{SampleCheck, ServerMachine, StoreReply};
 use crate::timer::PollTimer;
 
-/// The store's replies to a chunk. Ends after one response per sample, or when the store ends.
-struct ChunkReplies {
-    chunk: u64,
-    left: usize,
-    answers: BoxStream<'static, PeerReply>,
+/// The store's replies to samples of a request. Ends after one answer for each. Where the store
+/// ends early, it does not have the others.
+struct StoreReplies {
+    request: u64,
+    /// The samples without an answer.
+    tags: Vec<u32>,
+    replies: BoxStream<'static, PeerReply>,
 }
 
-/// A reply of the store to a chunk.
-struct ChunkReply {
-    chunk: u64,
-    /// `None` at the end.
-    served: Option<PeerReply>,
-    /// Whether it is the last one.
-    last: bool,
-}
+impl futures::Stream for StoreReplies {
+    type Item = (u64, PeerReply);
 
-impl futures::Stream for ChunkReplies {
-    type Item = ChunkReply;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ChunkReply>> {
-        if self.left == 0 {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.tags.is_empty() {
             return Poll::Ready(None);
         }
-        let served = ready!(self.answers.poll_next_unpin(cx));
-        match &served {
-            None => self.left = 0,
-            Some(PeerReply::Reading { .. }) => {}
-            Some(PeerReply::Done { .. }) => self.left -= 1,
+        let reply = ready!(self.replies.poll_next_unpin(cx));
+        if let Some(PeerReply::Done { tag, .. }) = &reply {
+            self.tags.retain(|open| open != tag);
         }
-        Poll::Ready(Some(ChunkReply { chunk: self.chunk, served, last: self.left == 0 }))
+        let reply = reply.unwrap_or_else(|| {
+            self.replies = futures::stream::empty().boxed();
+            let tag = self.tags.pop().unwrap_or_default();
+            PeerReply::Done { tag, result: Err(TierError::new(ErrorKind::Absent, "peer")) }
+        });
+        Poll::Ready(Some((self.request, reply)))
     }
 }
 
-/// The task of a connection.
+/// The task of one connection. Ends with it.
 pub(crate) struct PeerConnection {
     shared: Arc<ServingShared>,
     from: Rank,
     stream: BoxedStream,
-    /// Computes the tags of samples on authenticated connections.
+    /// Tags samples, on connections with tags.
     samples: Option<Arc<SampleMac>>,
     input: FrameInput,
-    body: Option<(FrameHeader, Limit<BytesMut>)>,
     machine: ServerMachine<OwnedSemaphorePermit>,
-    /// Output of the machine that is carried out next. Empty between events.
-    actions: Vec<ServerAction>,
-    started: SelectAll<ChunkReplies>,
-    /// Waits for the budget of a response.
+    started: SelectAll<StoreReplies>,
+    /// Waits for the budget, for the response that is next.
     turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     clock: Instant,
     timer: PollTimer,
@@ -88,20 +79,8 @@ impl PeerConnection {
         let samples = channel.keys.as_ref().map(|keys| Arc::clone(&keys.samples));
         let (stream, input, output) = channel.into_parts();
         let machine = ServerMachine::new(run.tag(), shared.settings.share, output);
-        Self {
-            shared,
-            from,
-            stream,
-            samples,
-            input,
-            body: None,
-            machine,
-            actions: Vec::new(),
-            started: SelectAll::new(),
-            turn: None,
-            clock: Instant::now(),
-            timer: PollTimer::default(),
-        }
+        let (started, turn, timer) = Default::default();
+        Self { shared, from, stream, samples, input, machine, started, turn, clock: Instant::now(), timer }
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
@@ -115,58 +94,41 @@ impl PeerConnection {
         Ok(())
     }
 
-    /// The next frame and its payload.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(FrameHeader, Bytes)>, WireError>> {
-        if self.body.is_none() {
-            let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
-                return Poll::Ready(Ok(None));
-            };
-            self.machine.expect(&header)?;
-            let length = header.length as usize; // bounded by its kind
-            self.body = Some((header, BytesMut::with_capacity(length).limit(length)));
+    fn on_request(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), WireError> {
+        self.machine.on_request(header, payload, self.clock.elapsed())?;
+        if header.kind == FrameKind::Cancel {
+            let (machine, request) = (&self.machine, header.request);
+            for replies in self.started.iter_mut().filter(|replies| replies.request == request) {
+                replies.tags.retain(|tag| machine.wanted(request, *tag).is_some());
+            }
+            if self.started.iter().any(|replies| replies.tags.is_empty()) {
+                let started = std::mem::take(&mut self.started);
+                self.started.extend(started.into_iter().filter(|replies| !replies.tags.is_empty()));
+            }
         }
-        if let Some((_, body)) = &mut self.body {
-            ready!(self.input.poll_body(&mut self.stream, cx, body))?;
-        }
-        let Some((header, body)) = self.body.take() else { return Poll::Pending };
-        let payload = body.into_inner().freeze();
-        if self.input.fits(&header, None, &payload) {
-            Poll::Ready(Ok(Some((header, payload))))
-        } else {
-            Poll::Ready(Err(WireError::malformed("a request arrived damaged")))
-        }
+        Ok(())
     }
 
-    /// Carries out the machine's actions. Returns whether a chunk was started.
-    fn act(&mut self) -> bool {
+    /// Passes samples to the store. Returns whether there were any.
+    fn start(&mut self) -> bool {
         let mut starts = false;
-        for action in self.actions.drain(..) {
-            match action {
-                ServerAction::Start { chunk, peer_requests } => {
-                    let left = peer_requests.len();
-                    let answers = self.shared.source().map(|source| source.serve(self.from, peer_requests));
-                    // If the store is gone, no sample is cached here.
-                    let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
-                    self.started.push(ChunkReplies { chunk, left, answers });
-                    starts = true;
-                }
-                ServerAction::Stop { chunk } => {
-                    let started = std::mem::take(&mut self.started);
-                    self.started.extend(started.into_iter().filter(|answers| answers.chunk != chunk));
-                }
-            }
+        while let Some((request, samples)) = self.machine.start() {
+            let tags = samples.iter().map(|sample| sample.tag).collect();
+            let replies = self.shared.source().map(|source| source.serve(self.from, samples));
+            let replies = replies.unwrap_or_else(|| futures::stream::empty().boxed());
+            self.started.push(StoreReplies { request, tags, replies });
+            starts = true;
         }
         starts
     }
 
-    /// Passes the store's replies on. `false` if there is none, or no room for it.
+    /// Passes the store's replies on, as many as there is room for. Returns whether there were any.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.poll_room(cx);
-        while self.machine.has_room() {
-            match Pin::new(&mut self.started).poll_next(cx) {
-                Poll::Ready(Some(reply)) => self.on_reply(reply),
-                Poll::Ready(None) | Poll::Pending => break,
-            }
+        while self.machine.has_room()
+            && let Poll::Ready(Some((request, reply))) = Pin::new(&mut self.started).poll_next(cx)
+        {
+            self.on_reply(request, reply);
             any = true;
             self.poll_room(cx);
         }
@@ -182,28 +144,19 @@ impl PeerConnection {
         any
     }
 
-    fn on_reply(&mut self, ChunkReply { chunk, served, last }: ChunkReply) {
-        let now = self.clock.elapsed();
-        let reply = served.and_then(|served| self.checked(chunk, served));
-        let ended = reply.is_some_and(|(place, reply)| self.machine.on_reply(chunk, place, reply, now));
-        if last {
-            self.machine.on_chunk_end(chunk, now);
-        } else if ended {
-            // The rest of the chunk was cancelled.
-            self.actions.push(ServerAction::Stop { chunk });
-            self.act();
-        }
-    }
-
-    /// A reply to a sample that is still wanted, with its checksum or tag.
-    fn checked(&self, chunk: u64, served: PeerReply) -> Option<(u32, StoreReply)> {
-        Some(match served {
+    fn on_reply(&mut self, request: u64, reply: PeerReply) {
+        let (tag, reply) = match reply {
             PeerReply::Reading { tag } => (tag, StoreReply::Reading),
             PeerReply::Done { tag, result } => {
-                let key = self.machine.wanted(chunk, tag)?;
-                (tag, StoreReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
+                let Some(key) = self.machine.wanted(request, tag) else { return };
+                let checked = result.map(|bytes| {
+                    let check = self.check(key, &bytes);
+                    (bytes, check)
+                });
+                (tag, StoreReply::Done(checked))
             }
-        })
+        };
+        self.machine.on_reply(request, tag, reply, self.clock.elapsed());
     }
 
     /// Acquires budget for the response that waits for it, if possible.
@@ -271,22 +224,16 @@ impl Future for PeerConnection {
         loop {
             let mut progress = false;
             while this.machine.takes_requests() {
-                match this.poll_frame(cx)? {
-                    Poll::Ready(Some((header, payload))) => {
-                        let now = this.clock.elapsed();
-                        this.machine.on_request(&header, &payload, now, &mut this.actions)?;
-                        this.act();
-                    }
+                let (machine, stream) = (&this.machine, &mut this.stream);
+                match this.input.poll_frame(stream, cx, |header| machine.expect(header))? {
+                    Poll::Ready(Some((header, payload))) => this.on_request(&header, &payload)?,
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => break,
                 }
             }
             // A rank may get requests right after the rendezvous, before it has a source. The timer
             // checks again.
-            if this.shared.has_source() {
-                this.machine.start(&mut this.actions);
-                progress |= this.act();
-            }
+            progress |= this.shared.has_source() && this.start();
             progress |= this.pass_on(cx);
             let waiting = this.machine.output.waiting();
             this.write(cx)?;

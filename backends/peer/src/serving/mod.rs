@@ -1,7 +1,7 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
-//! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the
-//! store. There is no clock, I/O, channel or hash order, so a simulation can play any
+//! Input is events and the time. Output is a queue of frames, and samples that the store is to read
+//! ([`ServerMachine::start`]). There is no clock, I/O, channel or hash order, so a simulation can play any
 //! interleaving. [`PeerConnection`](driver::PeerConnection) owns the stream, the timer, the budget
 //! and the store's replies. A connection's memory is bounded:
 //!
@@ -23,7 +23,6 @@
 //! while an earlier one waits, so a client that does not read makes no queue grow. A cancelled
 //! response is not sent, unless its first bytes have left.
 
-mod chunk;
 pub(crate) mod driver;
 mod requests;
 pub(crate) mod shared;
@@ -40,11 +39,10 @@ use foreread_connection::frame::{
 use foreread_connection::mac::PayloadTag;
 use foreread_connection::output::FrameOutput;
 use foreread_connection::{WireError, WireErrorKind};
-use foreread_tier::{ErrorKind, PeerRequest, TierError};
-use foreread_types::SampleKey;
+use foreread_tier::{PeerRequest, TierError};
+use foreread_types::{SampleKey, Tick};
 
-use self::chunk::{ChunkSample, StoreChunk};
-use self::requests::{OpenRequest, QueuedSample};
+use self::requests::OpenRequest;
 
 #[cfg(doc)]
 use self::shared::ServerLimits;
@@ -74,17 +72,6 @@ pub(crate) enum StoreReply {
     /// The result.
     Done(Result<(Bytes, SampleCheck), TierError>),
 }
-
-/// An action for the store.
-#[derive(Debug)]
-pub(crate) enum ServerAction {
-    /// Read these samples. Their tags count from 0.
-    Start { chunk: u64, peer_requests: Vec<PeerRequest> },
-    /// Stop a chunk: its samples are no longer wanted.
-    Stop { chunk: u64 },
-}
-
-type Actions = Vec<ServerAction>;
 
 /// A frame that waits to be sent.
 pub(crate) enum QueuedFrame<R> {
@@ -127,10 +114,8 @@ pub(crate) struct ServerMachine<R> {
     requests: BTreeMap<u64, OpenRequest>,
     /// Open samples in `requests`.
     open: usize,
-    queue: BinaryHeap<Reverse<QueuedSample>>,
-    started: BTreeMap<u64, StoreChunk>,
-    /// The number of the next chunk.
-    chunks: u64,
+    /// Samples that wait to be started, ordered by due time, request and tag.
+    queue: BinaryHeap<Reverse<(Tick, u64, u32)>>,
     /// Bytes that were started and not acknowledged by the store.
     unacked: u64,
     /// Samples that the store reads from the origin, to be acknowledged.
@@ -157,8 +142,6 @@ impl<R> ServerMachine<R> {
             requests: BTreeMap::new(),
             open: 0,
             queue: BinaryHeap::new(),
-            started: BTreeMap::new(),
-            chunks: 0,
             unacked: 0,
             origin_reads: Vec::new(),
             blocked_response: None,
@@ -199,111 +182,77 @@ impl<R> ServerMachine<R> {
         header: &FrameHeader,
         payload: &[u8],
         now: Duration,
-        actions: &mut Actions,
     ) -> Result<(), WireError> {
         let request = header.request;
         if header.kind == FrameKind::Cancel {
             let mut tags: Vec<u32> = decode_tags(payload)?.collect();
             tags.sort_unstable();
-            self.cancel(request, &tags, actions);
+            self.cancel(request, &tags);
             return Ok(());
         }
-        let sample_requests = RequestedSample::decode(payload)?;
-        if self.requests.insert(request, OpenRequest::new(sample_requests.len(), now)).is_some() {
+        let samples = RequestedSample::decode(payload)?;
+        if self.requests.insert(request, OpenRequest::new(&samples, now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
         if self.open == 0 {
             self.sent = now;
         }
-        self.open += sample_requests.len();
-        self.queue.extend(sample_requests.into_iter().zip(0..).map(|(sample, tag)| {
-            Reverse(QueuedSample { due: sample.due, request, tag, key: sample.key, length: sample.length })
-        }));
+        self.open += samples.len();
+        self.queue.extend((0..).zip(samples).map(|(tag, sample)| Reverse((sample.due, request, tag))));
         Ok(())
     }
 
     /// These samples are no longer wanted. An empty list means the whole request. Queued samples
     /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
     /// that a client cannot make it grow.
-    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
-        self.forget(request, tags, actions);
+    fn cancel(&mut self, request: u64, tags: &[u32]) {
+        if let Some(known) = self.requests.get_mut(&request) {
+            let all = if tags.is_empty() { known.tags() } else { 0..0 };
+            for freed in tags.iter().copied().chain(all).filter_map(|tag| known.close(tag)) {
+                self.open -= 1;
+                self.unacked -= freed;
+            }
+            if known.left == 0 {
+                self.requests.remove(&request);
+            }
+        }
         self.output.discard(|held| held.is_of(request, tags));
         let is_unwanted = |header: &FrameHeader| header.request == request && names(tags, header.tag);
         drop(self.blocked_response.take_if(|(header, ..)| is_unwanted(header)));
         if self.queue.len() > 2 * self.open + MAX_CHUNK.1 {
             let requests = &self.requests;
-            let is_open = |queued: &QueuedSample| {
-                requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
-            };
-            self.queue.retain(|Reverse(queued)| is_open(queued));
+            self.queue.retain(|Reverse((_, request, tag))| {
+                requests.get(request).is_some_and(|known| known.is_open(*tag))
+            });
         }
     }
 
-    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
-        let Some(known) = self.requests.get_mut(&request) else { return };
-        let closed = match tags {
-            [] => std::mem::take(&mut known.left),
-            tags => tags.iter().filter(|tag| known.close(**tag)).count(),
-        };
-        self.open -= closed;
-        let all = known.left == 0;
-        if all {
-            self.requests.remove(&request);
-        }
-        let unacked = &mut self.unacked;
-        self.started.retain(|&number, chunk| {
-            if chunk.request == request {
-                *unacked -= match all {
-                    true => chunk.unacked(),
-                    false => tags.iter().map(|tag| chunk.forget(*tag)).sum(),
-                };
-                if all || chunk.is_done() {
-                    actions.push(ServerAction::Stop { chunk: number });
-                    return false;
-                }
-            }
-            true
-        });
-    }
-
-    /// Starts the most urgent samples at the store, as many as the share allows.
-    pub(crate) fn start(&mut self, actions: &mut Actions) {
-        while let Some(action) = self.start_one() {
-            actions.push(action);
-        }
-    }
-
-    fn start_one(&mut self) -> Option<ServerAction> {
+    /// The most urgent samples of one request, for the store, as many as the share allows.
+    pub(crate) fn start(&mut self) -> Option<(u64, Vec<PeerRequest>)> {
         let waiting = self.output.waiting() as u64;
-        let mut samples: Vec<ChunkSample> = Vec::new();
-        let mut peer_requests: Vec<PeerRequest> = Vec::new();
+        let mut samples: Vec<PeerRequest> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
-        while let Some(Reverse(next)) = self.queue.peek() {
-            let known = self.requests.get(&next.request);
-            if !known.is_some_and(|known| known.is_open(next.tag)) {
+        while let Some(&Reverse((due, of, tag))) = self.queue.peek() {
+            let known = self.requests.get_mut(&of);
+            let wanted = known.and_then(|known| known.wanted(tag).map(|wanted| (known, wanted)));
+            let Some((known, (key, length))) = wanted else {
                 self.queue.pop(); // cancelled
                 continue;
-            }
+            };
             let held = self.unacked.saturating_add(waiting).saturating_add(bytes);
-            let fits = held == 0 || held.saturating_add(next.length) <= self.share;
-            let same = samples.is_empty() || next.request == request;
+            let fits = held == 0 || held.saturating_add(length) <= self.share;
+            let same = samples.is_empty() || of == request;
             if !fits || !same || samples.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
                 break;
             }
-            let Some(Reverse(next)) = self.queue.pop() else { break };
-            request = next.request;
-            bytes = bytes.saturating_add(next.length);
-            peer_requests.push(PeerRequest { tag: samples.len() as u32, key: next.key, due: next.due });
-            samples.push(ChunkSample::new(next.tag, next.key, next.length));
-        }
-        if samples.is_empty() {
-            return None;
+            self.queue.pop();
+            known.start(tag);
+            request = of;
+            bytes = bytes.saturating_add(length);
+            samples.push(PeerRequest { tag, key, due });
         }
         self.unacked = self.unacked.saturating_add(bytes);
-        let chunk = self.chunks;
-        self.chunks += 1;
-        self.started.insert(chunk, StoreChunk::new(request, samples));
-        Some(ServerAction::Start { chunk, peer_requests })
+        (!samples.is_empty()).then_some((request, samples))
     }
 
     /// Whether replies of the store are taken.
@@ -311,47 +260,26 @@ impl<R> ServerMachine<R> {
         self.blocked_response.is_none() && (self.output.waiting() as u64) < self.share
     }
 
-    /// The sample at this position of a chunk, if it is still wanted.
-    pub(crate) fn wanted(&self, chunk: u64, position: u32) -> Option<SampleKey> {
-        self.started.get(&chunk)?.wanted(position)
+    /// A sample of a request, if it is still wanted.
+    pub(crate) fn wanted(&self, request: u64, tag: u32) -> Option<SampleKey> {
+        self.requests.get(&request)?.wanted(tag).map(|(key, _)| key)
     }
 
-    /// Handles the store's reply to a sample. Returns whether the chunk is complete.
-    pub(crate) fn on_reply(&mut self, chunk: u64, position: u32, reply: StoreReply, now: Duration) -> bool {
-        let Some(of) = self.started.get_mut(&chunk) else { return true };
-        let request = of.request;
-        let change = of.record(position, matches!(reply, StoreReply::Reading));
-        let ended = of.is_done();
-        if ended {
-            self.started.remove(&chunk);
-        }
-        let Some((tag, key, freed)) = change else { return ended };
-        self.unacked -= freed;
-        let Some(known) = self.requests.get_mut(&request) else { return ended };
+    /// Handles the store's reply to a sample.
+    pub(crate) fn on_reply(&mut self, request: u64, tag: u32, reply: StoreReply, now: Duration) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        let Some((key, _)) = known.wanted(tag) else { return };
         let StoreReply::Done(result) = reply else {
+            self.unacked -= known.reads(tag).unwrap_or(0);
             self.origin_reads.push((request, tag));
-            return ended;
+            return;
         };
-        if known.close(tag) {
-            self.open -= 1;
-            if known.left == 0 {
-                self.requests.remove(&request);
-            }
-            self.answer(request, tag, key, result, now);
+        self.unacked -= known.close(tag).unwrap_or(0);
+        self.open -= 1;
+        if known.left == 0 {
+            self.requests.remove(&request);
         }
-        ended
-    }
-
-    /// The store sends no more replies to a chunk. The other samples of it are not cached here.
-    pub(crate) fn on_chunk_end(&mut self, chunk: u64, now: Duration) {
-        while let Some(position) = self.started.get(&chunk).and_then(StoreChunk::first_open) {
-            self.on_reply(
-                chunk,
-                position,
-                StoreReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))),
-                now,
-            );
-        }
+        self.answer(request, tag, key, result, now);
     }
 
     fn answer(
@@ -488,10 +416,10 @@ impl<R> ServerMachine<R> {
             !request.is_acknowledged && now.saturating_sub(request.since) >= ACK_AFTER
         };
         if self.requests.values().any(waits) {
-            for Reverse(queued) in &self.queue {
-                let known = self.requests.get(&queued.request);
-                if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
-                    waiting.push((queued.request, queued.tag));
+            for &Reverse((_, request, tag)) in &self.queue {
+                let known = self.requests.get(&request);
+                if known.is_some_and(|known| waits(known) && known.is_open(tag)) {
+                    waiting.push((request, tag));
                 }
             }
             self.requests
@@ -522,7 +450,7 @@ impl<R> ServerMachine<R> {
 
 #[cfg(test)]
 mod tests {
-    use foreread_types::{DatasetId, SampleId, Tick};
+    use foreread_types::{DatasetId, SampleId};
 
     use super::*;
 
@@ -540,21 +468,14 @@ mod tests {
         let sample_requests = RequestedSample::encode((0..samples).map(sample));
         let header = FrameHeader::new(FrameKind::Request, 7, 1).over(&sample_requests);
         machine.expect(&header).unwrap();
-        machine.on_request(&header, &sample_requests, Duration::ZERO, &mut Vec::new()).unwrap();
+        machine.on_request(&header, &sample_requests, Duration::ZERO).unwrap();
         machine
     }
 
-    /// The samples that are passed to the store, by chunk.
-    fn started(machine: &mut ServerMachine<()>) -> Vec<(u64, Vec<u64>)> {
-        let mut actions = Vec::new();
-        machine.start(&mut actions);
-        let started = actions.into_iter().map(|action| match action {
-            ServerAction::Start { chunk, peer_requests } => {
-                (chunk, peer_requests.iter().map(|peer_requests| peer_requests.key.id.0).collect())
-            }
-            ServerAction::Stop { chunk } => panic!("chunk {chunk} is stopped"),
-        });
-        started.collect()
+    /// The samples that are passed to the store, by call.
+    fn started(machine: &mut ServerMachine<()>) -> Vec<Vec<u64>> {
+        let started = std::iter::from_fn(|| machine.start());
+        started.map(|(_, samples)| samples.iter().map(|sample| sample.key.id.0).collect()).collect()
     }
 
     fn bytes() -> StoreReply {
@@ -564,40 +485,30 @@ mod tests {
     #[test]
     fn store_gets_the_most_urgent_within_the_share() {
         let mut machine = serving(5);
-        assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
-        assert_eq!(started(&mut machine), []);
+        assert_eq!(started(&mut machine), [[4, 3]]);
+        assert!(started(&mut machine).is_empty());
         // A sample that is being read frees its part of the share. A completed one waits in it.
-        assert!(!machine.on_reply(0, 0, StoreReply::Reading, MS));
-        assert_eq!(started(&mut machine), [(1, vec![2])]);
-        assert!(!machine.on_reply(0, 1, bytes(), MS));
+        machine.on_reply(1, 4, StoreReply::Reading, MS);
+        assert_eq!(started(&mut machine), [[2]]);
+        machine.on_reply(1, 3, bytes(), MS);
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
         // The second response waits for the budget. Until then, no more replies are taken.
-        assert!(machine.on_reply(1, 0, bytes(), MS));
+        machine.on_reply(1, 2, bytes(), MS);
         assert_eq!((machine.needs_room(), machine.has_room()), (Some(100), false));
         machine.give_room(Some(()), MS);
         assert_eq!((machine.needs_room(), machine.output.waiting()), (None, 296));
     }
 
     #[test]
-    fn cancelled_request_is_stopped_and_does_not_leave() {
+    fn cancelled_request_does_not_leave() {
         let mut machine = serving(4);
         started(&mut machine);
-        machine.on_reply(0, 0, bytes(), MS);
+        machine.on_reply(1, 3, bytes(), MS);
         assert!(!machine.output.is_empty());
         let header = FrameHeader::new(FrameKind::Cancel, 7, 1);
-        let mut actions = Vec::new();
-        machine.on_request(&header, &[], MS, &mut actions).unwrap();
-        assert!(matches!(actions[..], [ServerAction::Stop { chunk: 0 }]));
+        machine.on_request(&header, &[], MS).unwrap();
         assert!(machine.is_idle() && machine.held_bytes() == 0);
-        assert_eq!((started(&mut machine), machine.wanted(0, 1)), (vec![], None));
-    }
-
-    #[test]
-    fn samples_without_a_store_reply_are_absent() {
-        let mut machine = serving(2);
-        started(&mut machine);
-        machine.on_chunk_end(0, MS);
-        assert_eq!((machine.refused, machine.unacked, machine.open), (2, 0, 0));
+        assert_eq!((started(&mut machine), machine.wanted(1, 1)), (vec![], None));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The events of simulated ranks, and their invariants.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 use super::ends::{AskingEnd, ServingEnd};
 use super::pipe::Pipe;
-use crate::client::{self, RECONNECT_JITTER};
+use crate::client::{ClientMachine, RECONNECT_JITTER, SampleCaller};
 use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
-use crate::serving::{self, StoreReply};
+use crate::serving::StoreReply;
 
 mod dialing;
 mod faults;
@@ -119,8 +119,8 @@ enum Work {
     /// The disk has delivered a sample for a client.
     Disk {
         conn: u64,
-        chunk: u64,
-        place: u32,
+        request: u64,
+        tag: u32,
         sample: u64,
     },
 }
@@ -140,7 +140,7 @@ enum Event {
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     Use(usize),
-    Requester { conn: u64, chunk: u64, place: u32 },
+    Requester { conn: u64, request: u64, tag: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,21 +157,48 @@ enum LinkState {
     Down { until: Duration },
 }
 
+/// Samples that arrived at a client, by their request and position in it.
+type Answers = Rc<RefCell<Vec<(u64, u32, Result<Bytes, TierError>)>>>;
+
+/// The caller of a sample.
+struct Caller {
+    request: u64,
+    tag: u32,
+    sample: RequestedSample,
+    answers: Answers,
+    dropped: Rc<RefCell<BTreeSet<(u64, u32)>>>,
+}
+
+impl SampleCaller for Caller {
+    fn sample(&self) -> RequestedSample {
+        self.sample
+    }
+
+    fn is_gone(&self) -> bool {
+        self.dropped.borrow().contains(&(self.request, self.tag))
+    }
+
+    fn answer(self, result: Result<Bytes, TierError>) {
+        self.answers.borrow_mut().push((self.request, self.tag, result));
+    }
+}
+
 /// The link of one rank to another.
 struct SimulatedLink {
     state: LinkState,
-    machine: client::ClientMachine,
+    machine: ClientMachine<Caller>,
     /// By request: the uses, and which are complete.
     batches: BTreeMap<u64, Vec<(usize, bool)>>,
     /// Requests that wait for the connection.
-    pending: Vec<(u64, Vec<RequestedSample>)>,
+    pending: Vec<Vec<Caller>>,
+    answers: Answers,
     requests: u64,
     failures: u32,
     /// The breaker: failures in a row, how often it opened, until when it is open, and its epoch.
     breaker: (u32, u32, Option<Duration>, u64),
     epochs: BTreeMap<u64, u64>,
-    /// Samples of requests that are to be cancelled, once a connection is open.
-    dropped: Vec<(u64, u32)>,
+    /// Samples of requests that are not wanted any more.
+    dropped: Rc<RefCell<BTreeSet<(u64, u32)>>>,
 }
 
 struct Conn {
@@ -375,8 +402,8 @@ impl World {
             Work::Train => self.train(rank),
             Work::Owned { sample } => self.owned(rank, sample),
             Work::Read { used } => self.read(rank, used),
-            Work::Disk { conn, chunk, place, sample } => {
-                self.finish_read(conn, chunk, place, Ok(content(sample)));
+            Work::Disk { conn, request, tag, sample } => {
+                self.finish_read(conn, request, tag, Ok(content(sample)));
             }
         }
     }
@@ -419,7 +446,6 @@ impl World {
         let now = self.scheduler.now();
         let Some(mut conn) = self.conns.remove(&id) else { return };
         let (rank, to) = (conn.requester.0, conn.owner.0);
-        let mut answers = Vec::new();
         let is_there = self.is_there(conn.requester);
         let link = self.nodes[rank].links.get_mut(&to).filter(|_| is_there);
         let open = link.filter(|link| matches!(link.state, LinkState::Open { conn } if conn == id));
@@ -430,7 +456,8 @@ impl World {
             }
             return;
         };
-        let result = end.run(&mut link.machine, &mut conn.pipes, now, &mut answers);
+        let result = end.run(&mut link.machine, &mut conn.pipes, now);
+        let answers = std::mem::take(&mut *link.answers.borrow_mut());
         let useful = end.was_useful();
         self.send(id, &mut conn);
         match result {
@@ -466,9 +493,9 @@ impl World {
             }
             return;
         };
-        let mut actions = Vec::new();
+        let mut started = Vec::new();
         let budget = Rc::clone(&self.nodes[rank].budget);
-        let result = end.run(&mut conn.pipes, &budget, now, &mut actions);
+        let result = end.run(&mut conn.pipes, &budget, now, &mut started);
         self.send(id, &mut conn);
         match result {
             Ok(next) => {
@@ -476,11 +503,9 @@ impl World {
                     self.work(rank, next - now, Work::Serving(id));
                 }
                 self.conns.insert(id, conn);
-                for action in actions {
-                    if let serving::ServerAction::Start { chunk, peer_requests } = action {
-                        for request in peer_requests {
-                            self.serve(rank, id, chunk, request.tag, request.key.id.0);
-                        }
+                for (request, samples) in started {
+                    for sample in samples {
+                        self.serve(rank, id, request, sample.tag, sample.key.id.0);
                     }
                 }
             }
@@ -497,14 +522,15 @@ impl SimulatedLink {
     fn new(to: usize) -> Self {
         Self {
             state: LinkState::Idle,
-            machine: client::ClientMachine::new(Rank(to as u32), RUN),
+            machine: ClientMachine::new(Rank(to as u32), RUN),
             batches: BTreeMap::new(),
             pending: Vec::new(),
+            answers: Answers::default(),
             requests: 0,
             failures: 0,
             breaker: (0, 0, None, 0),
             epochs: BTreeMap::new(),
-            dropped: Vec::new(),
+            dropped: Rc::default(),
         }
     }
 

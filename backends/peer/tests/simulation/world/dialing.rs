@@ -1,5 +1,7 @@
 //! The connections of ranks, and the handling of lost connections.
 
+use foreread_connection::output::FrameOutput;
+
 use super::*;
 
 impl World {
@@ -52,19 +54,13 @@ impl World {
             return self.lose(rank, to, false, &why);
         }
         link.state = LinkState::Open { conn: id };
-        let mut end = AskingEnd::new();
-        let (mut actions, mut answers) = (Vec::new(), Vec::new());
-        link.machine.resume(now, &mut actions);
-        for (request, sample_requests) in std::mem::take(&mut link.pending) {
-            let made =
-                link.machine.on(client::ClientEvent::Request { request, sample_requests }, now, &mut actions);
-            assert!(made.is_ok());
-        }
-        end.act(&link.machine, &mut actions, &mut answers);
+        link.machine.resume(FrameOutput::new(None), now);
+        std::mem::take(&mut link.pending).into_iter().for_each(|callers| link.machine.request(callers, now));
+        link.machine.sweep();
         if let Some(conn) = self.conns.get_mut(&id) {
-            conn.requesting = Some(end);
+            conn.requesting = Some(AskingEnd::new());
         }
-        self.sweep(rank, to, id);
+        self.work_soon(rank, Work::ClientTask(id));
     }
 
     pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
@@ -95,9 +91,9 @@ impl World {
         link.failures = if useful { 1 } else { link.failures + 1 };
         let wait = (BACKOFF.0 * 2u32.pow(link.failures.min(5) - 1)).min(BACKOFF.1);
         link.state = LinkState::Down { until: now + wait };
-        link.machine = client::ClientMachine::new(Rank(to as u32), RUN);
+        link.machine = ClientMachine::new(Rank(to as u32), RUN);
         link.pending.clear();
-        link.dropped.clear();
+        link.dropped.borrow_mut().clear();
         let error = crate::tier_error::error_of(Rank(to as u32), why);
         let mut answers = Vec::new();
         for (&request, uses) in &link.batches {

@@ -65,28 +65,23 @@ impl World {
             self.outcome.requested += requested;
             link.requests += 1;
             let request = link.requests;
-            let sample_request = |used: &usize| {
+            let (answers, dropped) = (Rc::clone(&link.answers), Rc::clone(&link.dropped));
+            let caller = |(tag, used): (u32, &usize)| {
                 let sample = node.order[*used];
-                RequestedSample { key: key(sample), due: Tick(*used as u64), length: length(sample) }
+                let sample =
+                    RequestedSample { key: key(sample), due: Tick(*used as u64), length: length(sample) };
+                let (answers, dropped) = (Rc::clone(&answers), Rc::clone(&dropped));
+                Caller { request, tag, sample, answers, dropped }
             };
-            let sample_requests: Vec<RequestedSample> = passed.iter().map(sample_request).collect();
+            let callers: Vec<Caller> = (0..).zip(&passed).map(caller).collect();
             link.epochs.insert(request, link.breaker.3);
             link.batches.insert(request, passed.iter().map(|used| (*used, false)).collect());
             match link.state {
                 LinkState::Open { conn } => {
-                    let (mut actions, mut answers) = (Vec::new(), Vec::new());
-                    let made = link.machine.on(
-                        client::ClientEvent::Request { request, sample_requests },
-                        now,
-                        &mut actions,
-                    );
-                    assert!(made.is_ok());
-                    if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
-                        end.act(&link.machine, &mut actions, &mut answers);
-                    }
+                    link.machine.request(callers, now);
                     self.work_soon(rank, Work::ClientTask(conn));
                 }
-                LinkState::Dialing { .. } => link.pending.push((request, sample_requests)),
+                LinkState::Dialing { .. } => link.pending.push(callers),
                 LinkState::Down { .. } if down => {
                     let error = TierError::new(ErrorKind::Transient, "peer");
                     let tags = 0..passed.len() as u32;
@@ -94,7 +89,7 @@ impl World {
                     self.answered(rank, to, answers);
                 }
                 LinkState::Idle | LinkState::Down { .. } => {
-                    link.pending.push((request, sample_requests));
+                    link.pending.push(callers);
                     dials = true;
                 }
             }
@@ -109,50 +104,50 @@ impl World {
     }
 
     /// The store gets a request for a sample.
-    pub(super) fn serve(&mut self, rank: usize, conn: u64, chunk: u64, place: u32, sample: u64) {
+    pub(super) fn serve(&mut self, rank: usize, conn: u64, request: u64, tag: u32, sample: u64) {
         let owner = (sample % self.nodes.len() as u64) as usize;
         if owner != rank {
             let error = TierError::new(ErrorKind::Absent, "store");
-            return self.finish_read(conn, chunk, place, Err(error));
+            return self.finish_read(conn, request, tag, Err(error));
         }
         if !self.nodes[rank].memory.contains(&sample) {
-            self.notify(conn, chunk, place, StoreReply::Reading);
-            return self.fly(rank, sample, Waiter::Requester { conn, chunk, place });
+            self.notify(conn, request, tag, StoreReply::Reading);
+            return self.fly(rank, sample, Waiter::Requester { conn, request, tag });
         }
         if self.disk {
             let time = self.scheduler.between(MS, 40 * MS);
-            return self.work(rank, time, Work::Disk { conn, chunk, place, sample });
+            return self.work(rank, time, Work::Disk { conn, request, tag, sample });
         }
-        self.finish_read(conn, chunk, place, Ok(content(sample)));
+        self.finish_read(conn, request, tag, Ok(content(sample)));
     }
 
     pub(super) fn finish_read(
         &mut self,
         conn: u64,
-        chunk: u64,
-        place: u32,
+        request: u64,
+        tag: u32,
         result: Result<Bytes, TierError>,
     ) {
         let result = result.map(|bytes| {
             let check = (crc32c::crc32c(&bytes), None);
             (bytes, check)
         });
-        self.notify(conn, chunk, place, StoreReply::Done(result));
+        self.notify(conn, request, tag, StoreReply::Done(result));
     }
 
     /// Passes the store's reply on. A store waits while there is no room.
-    pub(super) fn notify(&mut self, id: u64, chunk: u64, place: u32, expected: StoreReply) {
+    pub(super) fn notify(&mut self, id: u64, request: u64, tag: u32, expected: StoreReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
         let Some(end) = &mut conn.serving else { return };
-        let sample = end.machine.wanted(chunk, place);
+        let sample = end.machine.wanted(request, tag);
         if let (StoreReply::Done(Ok(_)), false, Some(sample)) = (&expected, end.machine.has_room(), sample) {
-            let work = Work::Disk { conn: id, chunk, place, sample: sample.id.0 };
+            let work = Work::Disk { conn: id, request, tag, sample: sample.id.0 };
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
         }
-        end.machine.on_reply(chunk, place, expected, now);
+        end.machine.on_reply(request, tag, expected, now);
         self.work_soon(rank, Work::Serving(id));
     }
 
@@ -174,8 +169,8 @@ impl World {
                     self.nodes[rank].uses.insert(used, Use::Ready);
                     self.work_soon(rank, Work::Train);
                 }
-                Waiter::Requester { conn, chunk, place } => {
-                    self.finish_read(conn, chunk, place, Ok(content(sample)))
+                Waiter::Requester { conn, request, tag } => {
+                    self.finish_read(conn, request, tag, Ok(content(sample)))
                 }
             }
         }
@@ -211,26 +206,11 @@ impl World {
         if link.complete(request) {
             link.sign(false, now);
         }
-        link.dropped.push((request, tag));
+        link.dropped.borrow_mut().insert((request, tag));
         if let LinkState::Open { conn } = link.state {
-            self.sweep(rank, to, conn);
+            link.machine.sweep();
+            self.work_soon(rank, Work::ClientTask(conn));
         }
-    }
-
-    /// Cancels dropped requests on an open connection.
-    pub(super) fn sweep(&mut self, rank: usize, to: usize, conn: u64) {
-        let now = self.scheduler.now();
-        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
-        let (mut actions, mut answers) = (Vec::new(), Vec::new());
-        for (request, tag) in std::mem::take(&mut link.dropped) {
-            let event = client::ClientEvent::Cancel { request, tags: vec![tag] };
-            assert!(link.machine.on(event, now, &mut actions).is_ok());
-        }
-        if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
-            end.act(&link.machine, &mut actions, &mut answers);
-        }
-        assert!(answers.is_empty(), "a dropped request was answered");
-        self.work_soon(rank, Work::ClientTask(conn));
     }
 
     pub(super) fn train(&mut self, rank: usize) {

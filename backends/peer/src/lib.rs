@@ -43,7 +43,6 @@ mod serving;
 #[cfg(test)]
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
-mod store_peer;
 mod tier_error;
 mod timer;
 
@@ -60,4 +59,3 @@ pub use counters::{PeerCounters, PeerCounts};
 pub use peer_client::{PeerClient, PeerClientFactory};
 pub use server::PeerServer;
 pub use serving::shared::ServerLimits;
-pub use store_peer::StorePeer;

@@ -8,7 +8,8 @@
 //! used, not this module.
 //!
 //! A request waits at most [`CONNECT_TIMEOUT`] for the connection, and then as the `client` module
-//! defines.
+//! defines. Another rank's store is linked before the run starts, and its samples have no number of
+//! a run until then: requests wait for that, too.
 
 use std::fmt;
 use std::future;
@@ -22,11 +23,13 @@ use bytes::Bytes;
 use foreread_connection::channel::AuthenticatedStream;
 use foreread_connection::frame::MAX_SAMPLES_PER_REQUEST;
 use foreread_connection::handshake::{self, Identity, Purpose};
-use foreread_connection::{Address, Backoff, RunId, Transport, WireError, WireErrorKind, WireProtection};
+use foreread_connection::{
+    Address, Backoff, ControlConnection, RunId, Transport, WireError, WireErrorKind, WireProtection,
+};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, mix};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::driver::{ClientCommand, ClientTask, PendingSample};
@@ -38,6 +41,9 @@ use crate::tier_error::{NAME, error_of};
 /// Timeout of connect and handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long requests wait for the start of the run.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The first and the longest backoff after failed connections, without jitter.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(333));
 
@@ -45,7 +51,8 @@ pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::
 #[derive(Clone, Debug)]
 pub struct PeerClientFactory {
     pub(crate) identity: Identity,
-    pub(crate) run: RunId,
+    /// Known once the run has started.
+    pub(crate) run: Arc<SetOnce<RunId>>,
     pub(crate) wire: WireProtection,
     pub(crate) network: Arc<dyn Transport>,
     pub(crate) buffers: Arc<dyn Buffers>,
@@ -55,11 +62,11 @@ pub struct PeerClientFactory {
 }
 
 impl PeerClientFactory {
-    /// Requests samples of `run` as `identity` over `network`, with the memory, the runtime and the
-    /// seed of `context`. Samples between nodes are authenticated.
+    /// Requests samples of `run` (`None` before its start) as `identity` over `network`, with the
+    /// memory, the runtime and the seed of `context`. Samples between nodes are authenticated.
     pub fn new(
         identity: Identity,
-        run: RunId,
+        run: impl Into<Option<RunId>>,
         network: Arc<dyn Transport>,
         context: &OpenContext,
         counters: Arc<PeerCounters>,
@@ -67,7 +74,7 @@ impl PeerClientFactory {
         let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
         Self {
             identity,
-            run,
+            run: Arc::new(SetOnce::new_with(run.into())),
             wire: WireProtection::default(),
             network,
             buffers,
@@ -174,6 +181,25 @@ impl PeerClient {
         lock(&self.0.state).addresses.clone()
     }
 
+    /// Connects for messages to the store that the rank hosts.
+    ///
+    /// # Errors
+    /// If the rank is not reached at any of its addresses, each within the timeout.
+    pub async fn open_link(&self, timeout: Duration) -> Result<ControlConnection, WireError> {
+        let mut last = no_address();
+        let PeerClientFactory { identity, network, .. } = &self.0.requester;
+        for address in &self.addresses() {
+            let (network, to) = (&**network, Some(self.0.rank));
+            let purpose = Purpose::Link;
+            let opening = ControlConnection::open_for(purpose, network, address, identity, to, timeout);
+            match opening.await {
+                Ok((connection, _)) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
     pub fn moved(&self, mut addresses: Vec<Address>) {
         addresses.sort();
@@ -268,8 +294,12 @@ impl ClientShared {
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
         self.sweeps.swap(false, AcqRel); // set for an earlier task
-        let mut machine = ClientMachine::new(self.rank, self.requester.run.tag());
-        let (error, useful) = self.request_samples(&mut commands, &mut machine).await;
+        let run = timeout(START_TIMEOUT, self.requester.run.wait()).await.ok().copied();
+        let mut machine = ClientMachine::new(self.rank, run.map_or(0, |run| run.tag()));
+        let (error, useful) = match run {
+            Some(run) => self.request_samples(run, &mut commands, &mut machine).await,
+            None => (WireError::new(WireErrorKind::Timeout, "the run has not started"), None),
+        };
         let lost = machine.open() > 0 || useful.is_none();
         machine.fail(&error);
         self.requester.counters.add(&mut machine.counted);
@@ -300,12 +330,13 @@ impl ClientShared {
     /// it ended, and whether any byte arrived. `None` if no connection could be opened.
     async fn request_samples(
         &self,
+        run: RunId,
         commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
         machine: &mut ClientMachine<PendingSample>,
     ) -> (WireError, Option<bool>) {
         let (mut was_useful, clock) = (None, Instant::now());
         loop {
-            let mut requesting = match self.open().await {
+            let mut requesting = match self.open(run).await {
                 Ok(channel) => ClientTask::new(self, channel, commands, (&mut *machine, clock)),
                 Err(error) => return (error, was_useful),
             };
@@ -328,6 +359,7 @@ impl ClientShared {
     async fn open_at(
         &self,
         address: &Address,
+        run: RunId,
         connect_timeout: Duration,
         until: Instant,
     ) -> Result<AuthenticatedStream, WireError> {
@@ -336,21 +368,16 @@ impl ClientShared {
             let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
             WireError::new(WireErrorKind::Timeout, detail)
         };
-        let PeerClientFactory { identity, run, wire, network, .. } = &self.requester;
+        let PeerClientFactory { identity, wire, network, .. } = &self.requester;
         let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
-        let handshaking = handshake::initiate(
-            stream,
-            identity,
-            Purpose::Samples(*run),
-            wire.over(address),
-            Some(self.rank),
-        );
+        let handshaking =
+            handshake::initiate(stream, identity, Purpose::Samples(run), wire.over(address), Some(self.rank));
         let (channel, _) = timeout_at(until, handshaking).await.map_err(late)??;
         Ok(channel)
     }
 
-    async fn open(&self) -> Result<AuthenticatedStream, WireError> {
+    async fn open(&self, run: RunId) -> Result<AuthenticatedStream, WireError> {
         let addresses = lock(&self.state).addresses.clone();
         let until = Instant::now() + CONNECT_TIMEOUT;
         let mut last: Option<WireError> = None;
@@ -363,13 +390,17 @@ impl ClientShared {
             // or never.
             let halved = after > 0 && matches!(address, Address::Tcp(..));
             let connect_timeout = if halved { left / 2 } else { left };
-            match self.open_at(address, connect_timeout, until).await {
+            match self.open_at(address, run, connect_timeout, until).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => last = Some(error.with(address)),
             }
         }
-        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Disconnected, "it has no known address")))
+        Err(last.unwrap_or_else(no_address))
     }
+}
+
+fn no_address() -> WireError {
+    WireError::new(WireErrorKind::Disconnected, "it has no known address")
 }
 
 /// A pending sample. Dropping it cancels the request.

@@ -15,8 +15,6 @@ use foreread_open::registry::Registry;
 use foreread_open::stored::StoredSizes;
 use foreread_open::target::TargetSpec;
 use foreread_open::units::unit_memory;
-#[cfg(all(feature = "share", target_os = "linux"))]
-use foreread_peer::StorePeer;
 use foreread_planner::{LocalPlan, Retention};
 #[cfg(all(feature = "share", target_os = "linux"))]
 use foreread_tier::PeerService;
@@ -56,9 +54,9 @@ pub struct Prepared {
     pub(crate) agents: NodeLinks,
     /// The cache of this node's ranks, on the rank that hosts it.
     pub(crate) node_host: Option<Arc<dyn HostedStore>>,
-    /// The links of that cache to the caches of other nodes, until the start.
+    /// Serves that cache's samples to the caches of other nodes.
     #[cfg(all(feature = "share", target_os = "linux"))]
-    pub(crate) linked: Option<LinkedStore>,
+    pub(crate) service: Option<Arc<dyn PeerService>>,
 }
 
 /// A rank with caches of its own, before its plan.
@@ -139,19 +137,9 @@ impl LoneRank {
             agents: NodeLinks { samples: agent, ..NodeLinks::default() },
             node_host: None,
             #[cfg(all(feature = "share", target_os = "linux"))]
-            linked: None,
+            service: None,
         })
     }
-}
-
-/// The cache of a node's ranks, which the caches of other nodes read from.
-#[cfg(all(feature = "share", target_os = "linux"))]
-#[derive(Debug)]
-pub(crate) struct LinkedStore {
-    /// The caches of the other nodes.
-    pub(crate) peers: Vec<StorePeer>,
-    /// Serves its samples.
-    pub(crate) service: Arc<dyn PeerService>,
 }
 
 /// The cache that the ranks of a node share.

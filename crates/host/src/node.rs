@@ -1,11 +1,13 @@
 //! The interface between a run and the store of its node.
 
+use std::sync::Arc;
+
 use foreread_connection::ControlConnection;
 use foreread_open::Registry;
 use foreread_open::disk::Disk;
 use foreread_open::origin::OpenDataset;
 use foreread_open::origin_policy::OriginSettings;
-use foreread_peer::{PeerIdentity, StorePeer};
+use foreread_peer::{PeerClient, PeerIdentity};
 use foreread_planner::Owners;
 use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
@@ -57,7 +59,7 @@ pub struct NodeDataset {
 pub struct StoreLinks {
     /// The names of the stores, in the order of the plan, and the connections to them. `None` for
     /// the own store.
-    pub stores: Vec<(String, Option<StorePeer>)>,
+    pub stores: Vec<(String, Option<Arc<PeerClient>>)>,
     /// The index of the own store.
     pub own: usize,
     /// The store that owns each sample, by the plan.

@@ -88,6 +88,7 @@ pub struct RunGroup {
     endpoint: Arc<LocalEndpoint>,
     running: RunLink,
     roster: Arc<RunRoster>,
+    run: RunId,
     requester: PeerClientFactory,
     /// Serves samples until all ranks are done.
     server: Mutex<Option<PeerServer>>,
@@ -98,10 +99,10 @@ impl RunGroup {
         endpoint: Arc<LocalEndpoint>,
         running: RunLink,
         roster: Arc<RunRoster>,
-        requester: PeerClientFactory,
+        (run, requester): (RunId, PeerClientFactory),
         server: PeerServer,
     ) -> Self {
-        Self { endpoint, running, roster, requester, server: Mutex::new(Some(server)) }
+        Self { endpoint, running, roster, run, requester, server: Mutex::new(Some(server)) }
     }
 
     /// This rank.
@@ -116,7 +117,7 @@ impl RunGroup {
 
     /// The run's id, equal on all ranks.
     pub fn run(&self) -> RunId {
-        self.requester.run
+        self.run
     }
 
     /// Sets the progress of this rank, a count that only grows. Does not wait. Only the latest

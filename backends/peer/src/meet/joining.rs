@@ -31,9 +31,8 @@ use super::settings::RendezvousSettings;
 use super::shared_catalog::{self, RelayOffers, SharedCatalog};
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
-use crate::peer_client::PeerClientFactory;
+use crate::peer_client::{PeerClient, PeerClientFactory};
 use crate::server::PeerServer;
-use crate::store_peer::StorePeer;
 
 /// How often rank 0 checks that it can be found.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,6 +53,8 @@ pub struct RendezvousSteps {
     groups: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
+    /// The clients of other ranks' stores, once there are any.
+    clients: Option<(Arc<RunRoster>, PeerClientFactory)>,
     /// The catalogs that rank 0 has shared: whether each node gets them without a request.
     pushed: Vec<bool>,
     deadline: Duration,
@@ -167,7 +168,9 @@ impl RendezvousSteps {
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
         let (groups, steps) = (Vec::new(), 0);
-        let mut joining = Self { role, endpoint, identity, server, nodes, groups, steps, pushed, deadline };
+        let clients = None;
+        let mut joining =
+            Self { role, endpoint, identity, server, nodes, groups, steps, clients, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
             && let Some(own) = joining.infos().get(rank.0 as usize)
@@ -199,20 +202,39 @@ impl RendezvousSteps {
 
     /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> RunRoster {
-        let (at, moved) = match &self.role {
-            Role::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
-            Role::Rank0 { .. } | Role::Started => (None, &[][..]),
+        let at = match &self.role {
+            Role::Follower { driver, .. } => driver.at.as_ref(),
+            Role::Rank0 { .. } | Role::Started => None,
         };
-        let roster = RunRoster::new(&self.infos(), self.endpoint.node.clone(), at);
-        moved.iter().for_each(|info| roster.update(info));
+        let roster = RunRoster::new(self.endpoint.launched.world_size, self.endpoint.node.clone(), at);
+        self.update(&roster);
         roster
     }
 
-    /// The store that another rank hosts. Its [client](StorePeer::set_client) is known after the
-    /// start.
-    pub fn store_peer(&self, rank: Rank) -> StorePeer {
-        let (network, identity) = (Arc::clone(&self.endpoint.network), self.identity.clone());
-        StorePeer::new(network, identity, rank, self.roster().addresses(rank))
+    fn update(&self, roster: &RunRoster) {
+        self.infos().iter().for_each(|info| roster.update(info));
+        if let Role::Follower { driver, .. } = &self.role {
+            driver.follower.moved.iter().for_each(|info| roster.update(info));
+        }
+    }
+
+    /// The client of the store that another rank hosts. Its requests for samples wait for the
+    /// start. Peer clients use the memory and the runtime of the first `context`.
+    pub fn client(&mut self, rank: Rank, context: &OpenContext) -> Arc<PeerClient> {
+        let (roster, requester) = self.clients(context);
+        roster.remote(rank, &requester)
+    }
+
+    fn clients(&mut self, context: &OpenContext) -> (Arc<RunRoster>, PeerClientFactory) {
+        let clients = self.clients.take().unwrap_or_else(|| {
+            let (network, identity) = (Arc::clone(&self.endpoint.network), self.identity.clone());
+            let server = self.server.as_ref();
+            let counters = server.map(|server| Arc::clone(server.counters())).unwrap_or_default();
+            let requester = PeerClientFactory::new(identity, None, network, context, counters);
+            let wire = server.map(PeerServer::wire).unwrap_or_default();
+            (Arc::new(self.roster()), requester.with_wire(wire))
+        });
+        self.clients.insert(clients).clone()
     }
 
     /// The connections of other ranks for messages to the store that this rank hosts. They wait
@@ -427,7 +449,7 @@ impl RendezvousSteps {
     /// Starts the run, once all ranks are ready and have the same `words` (the inputs of the plan,
     /// its fingerprint). The run's id is bound to `bound`, which names the datasets and the plan:
     /// ranks exchange samples only if it is equal. Peer clients use the memory and the runtime of
-    /// `context`.
+    /// `context`, unless there are some.
     ///
     /// # Errors
     ///
@@ -455,7 +477,10 @@ impl RendezvousSteps {
             Role::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
             Role::Started => {}
         }
-        let roster = Arc::new(self.roster());
+        let (roster, requester) = self.clients(context);
+        self.update(&roster);
+        // It is set once.
+        let _ = requester.run.set(run);
         let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
         let running = match std::mem::replace(&mut self.role, Role::Started) {
             Role::Rank0 { driver, serving, .. } => RunLink::rank0(driver.hub, serving, &roster, context),
@@ -463,11 +488,7 @@ impl RendezvousSteps {
             Role::Started => return Err(has_started()),
         };
         let server = self.server.take().ok_or_else(has_started)?;
-        let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
-        let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
-        let requester =
-            PeerClientFactory::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(RunGroup::new(endpoint, running, roster, requester, server))
+        Ok(RunGroup::new(Arc::clone(&self.endpoint), running, roster, (run, requester), server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.

@@ -27,16 +27,14 @@ struct RosterEntry {
 }
 
 impl RunRoster {
-    /// `infos` are all ranks. `at` is the address at which this rank reached rank 0, `None` for
-    /// rank 0 itself.
-    pub(super) fn new(infos: &[RankInfo], node: String, at: Option<&Address>) -> Self {
+    /// So many ranks without addresses. `at` is the address at which this rank reached rank 0,
+    /// `None` for rank 0 itself.
+    pub(super) fn new(ranks: u32, node: String, at: Option<&Address>) -> Self {
         let first = match at {
             Some(Address::Tcp(host, _)) => host.clone(),
             Some(Address::Local(_)) | None => "localhost".to_owned(),
         };
-        let roster = Self { node, first, ranks: Mutex::new(vec![RosterEntry::default(); infos.len()]) };
-        infos.iter().for_each(|info| roster.update(info));
-        roster
+        Self { node, first, ranks: Mutex::new(vec![RosterEntry::default(); ranks as usize]) }
     }
 
     /// Sets the addresses of a rank. An unknown rank is ignored.
@@ -99,7 +97,8 @@ mod tests {
             info(2, "b", &["10.0.0.2:9", "unix:@r2"]),
         ];
         let seen = |node: &str, at: Option<&Address>| {
-            let roster = RunRoster::new(&infos, node.to_owned(), at);
+            let roster = RunRoster::new(3, node.to_owned(), at);
+            infos.iter().for_each(|info| roster.update(info));
             (0..3)
                 .map(|rank| {
                     roster.addresses(Rank(rank)).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -114,15 +113,15 @@ mod tests {
 
     #[test]
     fn rank_that_was_started_again_has_new_addresses() {
-        let roster = RunRoster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
-        roster.update(&info(1, "a", &["h:2"]));
+        let roster = RunRoster::new(2, "a".into(), None);
+        ["h:1", "h:2"].into_iter().for_each(|address| roster.update(&info(1, "a", &[address])));
         assert_eq!(roster.addresses(Rank(1)), [Address::tcp("h", 2)]);
         assert_eq!(roster.addresses(Rank(9)), []);
     }
 
     #[test]
     fn rank_beyond_the_world_takes_no_memory() {
-        let roster = RunRoster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
+        let roster = RunRoster::new(2, "a".into(), None);
         roster.update(&info(u32::MAX, "a", &["h:2"]));
         assert_eq!(lock(&roster.ranks).len(), 2);
     }

@@ -70,9 +70,9 @@ use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSettings, RendezvousSteps};
-use foreread_peer::{ServerLimits, StorePeer, WireProtection};
+use foreread_peer::{PeerClient, ServerLimits, WireProtection};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
-use foreread_tier::OpenContext;
+use foreread_tier::{OpenContext, PeerService};
 use foreread_types::{Fingerprint, Rank, RankOf, Sizes};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
@@ -91,7 +91,7 @@ use crate::config::{Config, Memory, widen};
 use crate::group_member::GroupPreparation;
 use crate::node_links::{CacheClient, HostedStore, NodeLinks};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
-use crate::prepared::{LinkedStore, LoneRank, Prepared};
+use crate::prepared::{LoneRank, Prepared};
 use crate::released;
 use crate::server_speeds;
 use crate::state::State;
@@ -371,7 +371,7 @@ impl GroupRun<'_> {
         if let LocalPlan::Cluster { plan, .. } = &planned.plan {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
-        let linked = self.linked(joining, &planned, node_host.as_deref(), names, &opened).await;
+        let service = self.linked(joining, &planned, node_host.as_deref(), names, &opened).await;
         let readers: Vec<AgentLink> = link.iter().chain(&agent).cloned().collect();
         readers.iter().for_each(|reader| reader.set_blocks(planned.block_bytes));
         // Before any rank starts: no order holds back the first requests.
@@ -390,7 +390,7 @@ impl GroupRun<'_> {
             buffers: Arc::clone(&context.buffers),
             agents: links(link, agent),
             node_host: node_host.map(|host| host as Arc<dyn HostedStore>),
-            linked,
+            service,
         };
         Ok((prepared, words))
     }
@@ -403,24 +403,22 @@ impl GroupRun<'_> {
         host: Option<&JobStore>,
         names: Vec<Option<String>>,
         opened: &[OpenDataset],
-    ) -> Option<LinkedStore> {
+    ) -> Option<Arc<dyn PeerService>> {
         let links = joining.links();
         // Without a host, other nodes' links to this rank are refused.
         let (host, LocalPlan::Cluster { plan, store }) = (host?, &planned.plan) else { return None };
         let peer = |(at, (of_plan, name)): (usize, (&CacheStore, Option<String>))| {
             // A store without a name belongs to a rank without a cache.
             let is_other = at != *store && name.is_some();
-            let peer = is_other.then(|| joining.store_peer(Rank(of_plan.id.0)));
+            let peer = is_other.then(|| joining.client(Rank(of_plan.id.0), self.context));
             (name.unwrap_or_default(), peer)
         };
         let stores = planned.cluster.stores.iter().zip(names).enumerate().map(peer);
-        let stores: Vec<(String, Option<StorePeer>)> = stores.collect();
-        let peers = stores.iter().filter_map(|(_, peer)| peer.clone()).collect();
+        let stores: Vec<(String, Option<Arc<PeerClient>>)> = stores.collect();
         let datasets = opened.iter().map(|dataset| dataset.identity).collect();
         let (own, owners) = (*store, plan.owners().clone());
         let linking = host.link(StoreLinks { stores, own, owners, datasets, incoming: links });
-        let service = working(joining, "links its node's cache to those of other nodes", linking).await;
-        Some(LinkedStore { peers, service })
+        Some(working(joining, "links its node's cache to those of other nodes", linking).await)
     }
 
     /// The datasets. Rank 0 lists them for all.
@@ -579,11 +577,8 @@ async fn start(
     context: &OpenContext,
 ) -> Result<Prepared> {
     let group = Arc::new(joining.start(words, &bound(&prepared), context).await.map_err(not_met)?);
-    let service = prepared.linked.as_ref().map(|linked| {
-        linked.peers.iter().for_each(|peer| peer.set_client(group.client(peer.rank())));
-        group.serve(Arc::downgrade(&linked.service));
-        Arc::clone(&linked.service)
-    });
+    let service = prepared.service.clone();
+    service.iter().for_each(|service| group.serve(Arc::downgrade(service)));
     let locality = match &prepared.planned.plan {
         LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => Some(Arc::new(LocalityDeal {
             cluster: prepared.planned.cluster.clone(),

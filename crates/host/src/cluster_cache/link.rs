@@ -13,7 +13,7 @@ use bytes::Bytes;
 use foreread_connection::{
     Backoff, Session, SessionBounds, SessionReceiver, SessionSender, WireError, WireErrorKind,
 };
-use foreread_peer::StorePeer;
+use foreread_peer::PeerClient;
 use foreread_store::StoreJob;
 use foreread_store::attach::{
     ATTACH, Attached, BLOCKS, CATALOG, DatasetAnswer, EpochOrder, ORDER, Piece, RESTART, ReadInBlocks,
@@ -22,7 +22,7 @@ use foreread_tier::{Object, ReadFuture, ReadRequest, Span, Tier};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
 use super::names::StoreName;
@@ -50,10 +50,6 @@ pub(super) const BOUNDS: SessionBounds =
 /// The pauses before another store is dialled again, the first and the longest.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How long a request waits for the client of the other store's samples, which the start of a run
-/// brings.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The cache that has a link, as the link needs it.
 pub(super) trait LinkedCache: Send + Sync {
     /// The present jobs.
@@ -78,7 +74,7 @@ pub(super) struct LinkSettings {
     /// Whether both stores belong to one run. Then a new store may replace the other one, when its
     /// host was restarted.
     pub(super) is_of_plan: bool,
-    pub(super) peer: StorePeer,
+    pub(super) peer: Arc<PeerClient>,
 }
 
 /// A change that the other store must know.
@@ -103,7 +99,7 @@ pub(super) enum LinkCommand {
 /// The connections to another agent. Dropping it closes them.
 pub(super) struct NodeLink {
     node: String,
-    peer: StorePeer,
+    peer: Arc<PeerClient>,
     commands: mpsc::UnboundedSender<LinkCommand>,
     /// The numbers by which samples of a job's dataset are requested.
     numbers: RwLock<Numbers>,
@@ -198,10 +194,7 @@ impl NodeLink {
         let object = Object { path: Arc::default(), size: bytes, version: None };
         let key = SampleKey::new(DatasetId(number), sample);
         let request = Arc::new(ReadRequest::new(key, object, Span::Whole, due));
-        let reading = match self.peer.client() {
-            Some(client) => client.read(request),
-            None => self.read_later(request),
-        };
+        let reading = self.peer.read(request);
         Some(Box::pin(async move {
             tokio::select! {
                 biased;
@@ -214,19 +207,6 @@ impl NodeLink {
                 _ = ended => Err(absent()),
             }
         }))
-    }
-
-    /// Reads once the run has started here, too.
-    fn read_later(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let peer = self.peer.clone();
-        Box::pin(async move {
-            let Ok(client) = timeout(CLIENT_TIMEOUT, peer.known_client()).await else {
-                return Err(absent());
-            };
-            let reading = client.read(request);
-            client.submit();
-            reading.await
-        })
     }
 
     /// Counts a request. `None` if the other store rests, and this request is not the probe.
@@ -270,9 +250,7 @@ impl NodeLink {
 
     /// Sends the requests of a burst.
     pub(super) fn submit(&self) {
-        if let Some(client) = self.peer.client() {
-            client.submit();
-        }
+        self.peer.submit();
     }
 
     fn set_alive(&self, is_alive: bool) {
@@ -304,7 +282,7 @@ struct LinkTask {
     /// The name of the other store.
     instance: String,
     is_of_plan: bool,
-    peer: StorePeer,
+    peer: Arc<PeerClient>,
     jobs: BTreeMap<u32, SentJob>,
     /// The waiters for jobs to be known, by the numbers of the jobs. They outlive a session.
     waiting: BTreeMap<u32, oneshot::Sender<()>>,
@@ -392,7 +370,7 @@ impl LinkTask {
     }
 
     async fn open(&self) -> Result<(SessionSender, SessionReceiver), WireError> {
-        let connection = self.peer.open(CONNECT_TIMEOUT).await?;
+        let connection = self.peer.open_link(CONNECT_TIMEOUT).await?;
         let node = format!("the store {}", self.instance);
         let Session { sender, mut receiver, .. } = Session::start(connection, &node, BOUNDS);
         let StoreName { node: own, instance } = self.own.clone();

@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use foreread_connection::Address;
-use foreread_peer::{PeerClientFactory, StorePeer};
+use foreread_peer::{PeerClient, PeerClientFactory};
 use foreread_planner::Owners;
 use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
 use foreread_store::{NodeStore, StoreJob};
@@ -72,7 +72,7 @@ const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The stores of a job, in the order of its plan.
 pub(crate) struct JobStores {
     /// Each with the connections to it, `None` for this one.
-    pub(crate) stores: Vec<(StoreName, Option<StorePeer>)>,
+    pub(crate) stores: Vec<(StoreName, Option<Arc<PeerClient>>)>,
     /// The index of this one.
     pub(crate) own: usize,
     pub(crate) owners: Owners,
@@ -198,9 +198,8 @@ impl ClusterCache {
             let addresses: Vec<Address> = node.addresses.iter().filter_map(|it| it.parse().ok()).collect();
             let (network, identity) = (Arc::clone(&member.network), member.identity.clone());
             let (run, rank) = (run_of(&node.instance), identity.rank);
-            let peer = StorePeer::new(Arc::clone(&network), identity.clone(), rank, addresses.clone());
             let clients = PeerClientFactory::new(identity, run, network, &context, Arc::default());
-            peer.set_client(clients.with_wire(member.wire).remote(rank, addresses));
+            let peer = clients.with_wire(member.wire).remote(rank, addresses);
             let own = member.own.clone();
             let settings = LinkSettings { own, other, is_of_plan: false, peer };
             NodeLink::start(settings, self.own.clone(), &self.context.runtime)
@@ -227,7 +226,7 @@ impl ClusterCache {
         let JobStores { stores, own, owners, datasets } = stores;
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let of_own = stores.get(own).map(|(name, _)| name.clone());
-        let viewed = |(other, peer): (StoreName, Option<StorePeer>)| {
+        let viewed = |(other, peer): (StoreName, Option<Arc<PeerClient>>)| {
             let StoreName { node, instance } = other.clone();
             let link = peer.zip(of_own.clone()).map(|(peer, own)| {
                 let settings = LinkSettings { own, other, is_of_plan: true, peer };

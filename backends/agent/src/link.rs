@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::JobReads;
-use foreread_store::{Answer, Received, RequestStream};
+use foreread_store::{Received, RequestStream, StoreRequest};
 use foreread_tier::{CacheTier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::sync::oneshot;
@@ -79,14 +79,14 @@ pub(crate) struct LinkState {
 
 impl Unsent {
     /// The request with the function that a store in this process calls.
-    fn answered(self) -> (SampleKey, Tick, Answer) {
+    fn answered(self) -> StoreRequest {
         let Self { key, due, answer } = self;
         let answered = move |read: Result<Bytes, TierError>| match read {
             // A receiver that was dropped needs no sample.
             Ok(sample) => drop(answer.send(sample)),
             Err(error) => cannot_read(&error),
         };
-        (key, due, Box::new(answered))
+        StoreRequest { key, due, answer: Box::new(answered) }
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use foreread_agent_client::{AgentClient, AgentJob, AgentPlace};
 use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, ORDER, OrderPiece};
-use foreread_store::{Answer, ConnectionId, LocalClient, StoreCall, StoreJobs};
+use foreread_store::{Answer, ConnectionId, LocalClient, StoreJobs, StoreRequest};
 use foreread_tier::{ErrorKind, Tier, TierError};
 use foreread_tier_testing::{FakeOrigin, NEVER};
-use foreread_types::{SampleId, SampleKey, Tick};
+use foreread_types::{SampleId, Tick};
 use tokio::runtime::Builder;
 
 use self::support::{LENGTH, NoCatalogs, Orders};
@@ -30,7 +30,7 @@ impl std::fmt::Debug for TestStore {
 }
 
 impl StoreJobs for TestStore {
-    fn carry_out(&self, _: ConnectionId, name: &str, StoreCall { payload, answer }: StoreCall) {
+    fn carry_out(&self, _: ConnectionId, name: &str, payload: bytes::Bytes, answer: Answer) {
         let datasets = vec![DatasetAnswer::Kept];
         let attached = Attached { capacity: 1 << 30, datasets, ..Attached::default() };
         let reply = if name == ATTACH { serde_json::to_vec(&attached).unwrap() } else { Vec::new() };
@@ -40,8 +40,8 @@ impl StoreJobs for TestStore {
         let _ = self.seen.lock().unwrap().send(format!("{name} {order:?}"));
     }
 
-    fn request(&self, _: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
-        for (key, _, answer) in samples {
+    fn request(&self, _: ConnectionId, samples: Vec<StoreRequest>) {
+        for StoreRequest { key, answer, .. } in samples {
             match key.id.0 {
                 2 => answer(Err(TierError::new(ErrorKind::Other, "store"))),
                 3 => self.open.lock().unwrap().push(answer),

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::lock::lock;
+use foreread_tier::lock;
 
 /// Running counters of one process.
 #[derive(Debug, Default)]

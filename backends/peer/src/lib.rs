@@ -34,7 +34,6 @@
 
 mod client;
 mod counters;
-mod lock;
 pub mod meet;
 mod peer_client;
 mod pending_auth;

@@ -35,8 +35,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::client::driver::{ClientCommand, ClientTask, PendingSample};
 use crate::client::{ClientMachine, RECONNECT_JITTER, SampleCaller};
 use crate::counters::PeerCounters;
-use crate::lock::lock;
 use crate::tier_error::{NAME, error_of};
+use foreread_tier::lock;
 
 /// Timeout of connect and handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use foreread_connection::WireError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::lock::lock;
+use foreread_tier::lock;
 
 /// How often refused connections are logged.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -26,18 +26,11 @@ pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct PendingAuth {
     most: usize,
-    queue: Mutex<AuthQueue>,
-}
-
-#[derive(Debug, Default)]
-struct AuthQueue {
-    waiting: VecDeque<PendingConnection>,
-    next: u64,
+    queue: Mutex<VecDeque<PendingConnection>>,
 }
 
 #[derive(Debug)]
 struct PendingConnection {
-    number: u64,
     named_job: Arc<AtomicBool>,
     /// Dropping it notifies the connection's task.
     _evicted: oneshot::Sender<()>,
@@ -47,7 +40,6 @@ struct PendingConnection {
 #[derive(Debug)]
 pub(crate) struct AuthSlot {
     pending: Arc<PendingAuth>,
-    number: u64,
     /// Set once the connection has named this job.
     pub(crate) named_job: Arc<AtomicBool>,
     /// Resolves when another connection evicts this one.
@@ -62,43 +54,37 @@ impl PendingAuth {
     /// Adds a connection. Evicts another one if necessary.
     pub(crate) fn admit(self: &Arc<Self>) -> AuthSlot {
         let mut queue = lock(&self.queue);
-        if queue.waiting.len() >= self.most {
-            queue.evict();
+        if queue.len() >= self.most {
+            evict(&mut queue);
         }
         let (sender, evicted) = oneshot::channel();
         let named_job = Arc::new(AtomicBool::new(false));
-        let number = queue.next;
-        queue.next += 1;
-        queue.waiting.push_back(PendingConnection {
-            number,
-            named_job: Arc::clone(&named_job),
-            _evicted: sender,
-        });
+        queue.push_back(PendingConnection { named_job: Arc::clone(&named_job), _evicted: sender });
         drop(queue);
-        AuthSlot { pending: Arc::clone(self), number, named_job, evicted }
+        AuthSlot { pending: Arc::clone(self), named_job, evicted }
     }
 
     /// Evicts one connection, if there is any.
     pub(crate) fn evict(&self) {
-        lock(&self.queue).evict();
+        evict(&mut lock(&self.queue));
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.queue).waiting.len()
+        lock(&self.queue).len()
     }
 }
 
-impl AuthQueue {
-    fn evict(&mut self) {
-        let silent = self.waiting.iter().position(|waiting| !waiting.named_job.load(Relaxed));
-        self.waiting.remove(silent.unwrap_or(0));
-    }
+/// Evicts a connection that has not named this job, otherwise the oldest.
+fn evict(queue: &mut VecDeque<PendingConnection>) {
+    let silent = queue.iter().position(|waiting| !waiting.named_job.load(Relaxed));
+    queue.remove(silent.unwrap_or(0));
 }
 
 impl Drop for AuthSlot {
     fn drop(&mut self) {
-        lock(&self.pending.queue).waiting.retain(|waiting| waiting.number != self.number);
+        let is_other = |waiting: &PendingConnection| !Arc::ptr_eq(&waiting.named_job, &self.named_job);
+        lock(&self.pending.queue).retain(is_other);
     }
 }
 

@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::counters::PeerCounters;
-use crate::lock::lock;
 use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
 use crate::serving::driver::PeerConnection;
 use crate::serving::shared::{ServerLimits, ServingShared};
+use foreread_tier::lock;
 
 /// Unauthenticated connections of one listener at a time.
 const MAX_PENDING_AUTH: usize = 64;
@@ -199,11 +199,6 @@ async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
     sleep(ACCEPT_RETRY_DELAY).await;
 }
 
-/// Most likely a rank with a wrong configuration. Its own end reports it as well.
-fn is_misconfigured(kind: WireErrorKind) -> bool {
-    matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Refused | WireErrorKind::OtherWire)
-}
-
 /// One connection, from its first byte to its last.
 async fn serve_connection(
     stream: BoxedStream,
@@ -233,29 +228,28 @@ async fn serve_connection(
     drop(slot);
     let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        Err(error) if is_misconfigured(error.kind()) => {
-            return shared.misconfigured.note(Some((&from, &error)));
-        }
-        Err(error) if error.kind() == WireErrorKind::OtherRun && shared.run.get().is_none() => {
-            return tracing::debug!(from, %error, "refused samples before the run has started");
-        }
-        // A rank of an earlier run retries every few seconds.
-        Err(error) if error.kind() == WireErrorKind::OtherRun => {
-            return shared.other_runs.note(Some((&from, &error)));
-        }
-        // Most likely a rank that died or was cut off. An interrupted handshake is not worth a
-        // warning.
-        Err(error)
-            if named_job && matches!(error.kind(), WireErrorKind::Disconnected | WireErrorKind::Timeout) =>
-        {
-            tracing::debug!(from, %error, "a handshake was not finished");
-            return;
-        }
         Err(error) => {
-            if named_job && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
-                shared.serving.counters.note_mistaken(format!("a process at {from}: {error}"));
-            }
-            return shared.note_unauthenticated(&from, &error);
+            let last = Some((&*from, &error));
+            return match error.kind() {
+                // It knows the token: its settings differ.
+                WireErrorKind::OtherJob | WireErrorKind::Refused | WireErrorKind::OtherWire => {
+                    shared.misconfigured.note(last);
+                }
+                WireErrorKind::OtherRun if shared.run.get().is_none() => {
+                    tracing::debug!(from, %error, "refused samples before the run has started");
+                }
+                WireErrorKind::OtherRun => shared.other_runs.note(last),
+                // An attempt that was given up.
+                WireErrorKind::Disconnected | WireErrorKind::Timeout if named_job => {
+                    tracing::debug!(from, %error, "a handshake was not finished");
+                }
+                kind => {
+                    if named_job && matches!(kind, WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
+                        shared.serving.counters.note_mistaken(format!("a process at {from}: {error}"));
+                    }
+                    shared.note_unauthenticated(&from, &error);
+                }
+            };
         }
     };
     match greeting.purpose {

@@ -23,7 +23,6 @@ use foreread_types::Rank;
 pub type ControlMessage = (u32, Bytes);
 
 /// Both directions of a connection.
-#[derive(Debug)]
 pub struct ControlConnection {
     sender: MessageSender,
     receiver: MessageReceiver,
@@ -138,12 +137,6 @@ impl MessageSender {
     }
 }
 
-impl fmt::Debug for MessageSender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("waiting", &self.output.waiting()).finish_non_exhaustive()
-    }
-}
-
 /// The receiving half of a [`ControlConnection`].
 pub struct MessageReceiver {
     stream: ReadHalf<BoxedStream>,
@@ -168,12 +161,6 @@ impl MessageReceiver {
         };
         let frame = poll_fn(|cx| self.input.poll_frame(&mut self.stream, cx, is_message)).await?;
         Ok(frame.map(|(header, payload)| (header.tag, payload)))
-    }
-}
-
-impl fmt::Debug for MessageReceiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("came", &self.input.came()).finish_non_exhaustive()
     }
 }
 

@@ -40,7 +40,6 @@ pub struct SessionBounds {
 }
 
 /// Both directions of a session, and the task that sends.
-#[derive(Debug)]
 pub struct Session {
     /// Queues messages.
     pub sender: SessionSender,
@@ -152,12 +151,6 @@ impl SessionReceiver {
 
     fn timed_out(&self, what: &str) -> WireError {
         WireError::new(WireErrorKind::Timeout, format!("{}: it {what}", self.peer))
-    }
-}
-
-impl fmt::Debug for SessionReceiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionReceiver").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 

@@ -21,7 +21,7 @@ use foreread_open::target::TargetSpec;
 use foreread_open::units::UnitFacts;
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::{SampleBlock, SampleReader};
-use foreread_tier::{ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError};
+use foreread_tier::{ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError, lock};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Sizes, Tick};
 use futures::future::BoxFuture;
 
@@ -105,7 +105,7 @@ impl DatasetHost {
 
     /// The limit of an origin. At first, each has the configured limit.
     fn bandwidth(&self, origin: &str) -> Bandwidth {
-        let mut known = self.bandwidths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.bandwidths);
         let first = || Bandwidth::changeable(self.settings.origin.limit.and_then(NonZeroU64::new));
         known.entry(origin.to_owned()).or_insert_with(first).clone()
     }

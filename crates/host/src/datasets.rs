@@ -14,11 +14,12 @@
 //! dataset is open, and known, while a job uses any dataset that has samples of it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
+use foreread_tier::lock;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use tokio::runtime::Handle;
 
@@ -152,16 +153,11 @@ pub(crate) struct Datasets {
 
 impl std::fmt::Debug for Datasets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.lock().values()).finish()
+        f.debug_list().entries(lock(&self.known).values()).finish()
     }
 }
 
 impl Datasets {
-    /// Every change is one insertion or removal.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<DatasetKey>, KnownDataset>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The dataset that a job names, and the answer to the job. `catalog` is the job's, if it has
     /// sent it. Waits until `deadline` at most.
     pub(crate) async fn find(
@@ -177,7 +173,7 @@ impl Datasets {
             return (None, DatasetAnswer::Refused(why.to_owned()));
         }
         let key = DatasetKey::of(wanted);
-        let known = self.lock().get(&key).cloned();
+        let known = lock(&self.known).get(&key).cloned();
         if let Some(known) = known.as_ref().filter(|known| known.hosted.is_open()) {
             return (Some(known.id), DatasetAnswer::Kept);
         }
@@ -205,7 +201,7 @@ impl Datasets {
     /// The dataset of this identity that a job of this node uses, and the answer to a job of the
     /// same run on another node. Nothing is opened for that: not even its settings are known.
     pub(crate) fn find_used(&self, identity: &str) -> (Option<DatasetId>, DatasetAnswer) {
-        let known = self.lock();
+        let known = lock(&self.known);
         let mut used = known.values().filter(|it| it.key.identity == identity && it.hosted.is_open());
         match used.next() {
             Some(known) => (Some(known.id), DatasetAnswer::Kept),
@@ -221,7 +217,7 @@ impl Datasets {
         opener: &DatasetOpener,
     ) -> Result<DatasetId, String> {
         // It may have been opened between the look at it and this task.
-        let known = self.lock().get(&key).cloned();
+        let known = lock(&self.known).get(&key).cloned();
         match (known, catalog) {
             (Some(known), _) if known.hosted.is_open() => Ok(known.id),
             (Some(known), _) => {
@@ -233,7 +229,7 @@ impl Datasets {
                 let id = opened.id;
                 let location = format!("{} {}", opened.key.url, opened.hosted.place());
                 let sharing = {
-                    let mut known = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut known = lock(&self.sharing);
                     Arc::clone(known.entry(location).or_default())
                 };
                 let _sharing = sharing.lock().await;
@@ -248,7 +244,7 @@ impl Datasets {
                         None
                     });
                 }
-                let mut known = self.lock();
+                let mut known = lock(&self.known);
                 // Some may have been forgotten meanwhile.
                 let others = opened.numbers.iter().flat_map(|numbers| numbers.others().iter().copied());
                 let gone: Vec<DatasetId> =
@@ -266,7 +262,7 @@ impl Datasets {
     /// Opens the storage of a known dataset again.
     async fn open_again(&self, known: &KnownDataset, opener: &DatasetOpener) -> Result<(), String> {
         let again = hosted(&known.key, known.hosted.catalog().clone(), &known.origin, opener).await?;
-        if let Some(known) = self.lock().get_mut(&known.key) {
+        if let Some(known) = lock(&self.known).get_mut(&known.key) {
             known.awaited = Some(Instant::now() + FIRST_JOB_PATIENCE);
         }
         known.hosted.open_as(&again);
@@ -297,12 +293,12 @@ impl Datasets {
 
     /// The dataset of a number.
     pub(crate) fn get(&self, id: DatasetId) -> Option<KnownDataset> {
-        self.lock().values().find(|dataset| dataset.id == id).cloned()
+        lock(&self.known).values().find(|dataset| dataset.id == id).cloned()
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<KnownDataset> {
-        let mut all: Vec<_> = self.lock().values().cloned().collect();
+        let mut all: Vec<_> = lock(&self.known).values().cloned().collect();
         all.sort_by_key(|dataset| dataset.id);
         all
     }
@@ -310,14 +306,14 @@ impl Datasets {
     /// Whether no other dataset of its location was used after it: it is not an earlier version.
     /// Datasets of one job were used at one time.
     pub(crate) fn is_latest(&self, dataset: &KnownDataset) -> bool {
-        let known = self.lock();
+        let known = lock(&self.known);
         !known.values().any(|other| other.url == dataset.url && other.used > dataset.used)
     }
 
     /// Notes that a job with these datasets begins or ends.
     pub(crate) fn note_use(&self, ids: impl Iterator<Item = DatasetId>) {
         let (now, ids) = (Instant::now(), ids.collect::<Vec<_>>());
-        for dataset in self.lock().values_mut().filter(|dataset| ids.contains(&dataset.id)) {
+        for dataset in lock(&self.known).values_mut().filter(|dataset| ids.contains(&dataset.id)) {
             dataset.used = now;
             dataset.awaited = None;
         }
@@ -328,7 +324,7 @@ impl Datasets {
         if self.openings.contains(&dataset.key) || !opener.store.remove_dataset(dataset.id) {
             return;
         }
-        let mut known = self.lock();
+        let mut known = lock(&self.known);
         known.remove(&dataset.key);
         known.values_mut().for_each(|other| other.forget_numbers_of(dataset.id));
         drop(known);

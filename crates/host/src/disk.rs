@@ -20,7 +20,7 @@ mod uses;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -33,7 +33,7 @@ use foreread_open::disk::{
 use foreread_open::error::{Error, Result};
 use foreread_planner::WearBudget;
 use foreread_tier::{
-    Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError, lock,
 };
 use foreread_types::{DatasetId, DatasetIdentity, RankOf, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
@@ -123,14 +123,14 @@ struct SampleWrite {
 impl SampleWrite {
     /// `None` if the sample is being written already.
     fn begin(disk: &Arc<HostDisk>, key: SampleKey) -> Option<Self> {
-        let mut writing = disk.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writing = lock(&disk.writing);
         writing.insert(key).then(|| Self { disk: Arc::clone(disk), key })
     }
 }
 
 impl Drop for SampleWrite {
     fn drop(&mut self) {
-        self.disk.writing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        lock(&self.disk.writing).remove(&self.key);
     }
 }
 
@@ -215,13 +215,8 @@ impl HostDisk {
         Some((&first.directory, self.room.clone()))
     }
 
-    /// Every change is complete before the lock is released, even after a panic.
-    fn lock(&self) -> MutexGuard<'_, DiskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tier(&self) -> Option<OpenTier> {
-        self.lock().tier.clone()
+        lock(&self.state).tier.clone()
     }
 
     /// Adds a dataset. The listener hears which of its samples are there already.
@@ -238,7 +233,7 @@ impl HostDisk {
         let (samples, bytes, url) = (catalog.len(), catalog.total_bytes(), catalog.base_url().to_owned());
         let hosted = HostedOnDisk::new(NodeDataset { identity, url, samples, bytes }, Some(listener));
         let number = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             let is_this =
                 |known: &HostedOnDisk| known.listener.is_none() && known.on_disk.identity == identity;
             if let Some(number) = state.datasets.iter().position(is_this) {
@@ -253,7 +248,7 @@ impl HostDisk {
         };
         if let Err(error) = self.open_again().await {
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 state.datasets.truncate(number);
                 state.problem = (number == 0).then(|| error.to_string());
             }
@@ -261,7 +256,7 @@ impl HostDisk {
                 && let Err(error) = self.open_again().await
             {
                 tracing::warn!(%error, "the agent's disks are not used any more");
-                self.lock().problem = Some(error.to_string());
+                lock(&self.state).problem = Some(error.to_string());
                 self.tell_all(None);
             }
             return Err(error);
@@ -273,7 +268,7 @@ impl HostDisk {
     pub fn expect<'a>(&self, identities: impl Iterator<Item = &'a str>) {
         // A text that is no identity names no dataset, and the job is refused.
         let identities = identities.filter_map(|identity| identity.parse::<DatasetIdentity>().ok());
-        self.lock().expected.extend(identities);
+        lock(&self.state).expected.extend(identities);
     }
 
     /// Opens the tier for these datasets, which are added later.
@@ -283,7 +278,7 @@ impl HostDisk {
     pub async fn open_for(self: Arc<Self>, datasets: Vec<NodeDataset>) -> Result<()> {
         let _opening = self.opening.lock().await;
         for dataset in datasets {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if state.datasets.iter().all(|known| known.on_disk.identity != dataset.identity) {
                 state.datasets.push(HostedOnDisk::new(dataset, None));
             }
@@ -294,7 +289,7 @@ impl HostDisk {
     /// Opens the tier for all datasets, in place of the earlier tier. Listeners get its samples.
     async fn open_again(self: &Arc<Self>) -> Result<(), TierError> {
         // The directories have one owner at a time. Reads and writes under way end first.
-        let before = self.lock().tier.take().map(|open| Arc::downgrade(&open.tier));
+        let before = lock(&self.state).tier.take().map(|open| Arc::downgrade(&open.tier));
         let begun = Instant::now();
         while before.as_ref().is_some_and(|tier| tier.strong_count() > 0) && begun.elapsed() < REOPEN_TIMEOUT
         {
@@ -304,7 +299,7 @@ impl HostDisk {
         let opened = self.runtime.spawn_blocking(move || opening.open()).await;
         let open = opened.map_err(|_| TierError::new(ErrorKind::Closed, "disk"))??;
         self.tell_all(Some(&open.tier));
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let (now, per_day) = (self.begun.elapsed(), state.per_day);
         let tier = &open.tier;
         state.wear.get_or_insert_with(|| WearBudget::new(tier.capacity(), tier.free(), per_day, now));
@@ -314,7 +309,7 @@ impl HostDisk {
 
     /// Calls all listeners with the samples of a tier, or without any if there is no tier.
     fn tell_all(&self, tier: Option<&DiskTier>) {
-        let datasets = self.lock().datasets.len();
+        let datasets = lock(&self.state).datasets.len();
         (0..datasets).for_each(|number| self.tell(DiskDataset(number), tier));
     }
 
@@ -326,12 +321,12 @@ impl HostDisk {
     }
 
     fn listener(&self, dataset: DiskDataset) -> Option<DiskListener> {
-        self.lock().datasets.get(dataset.0)?.listener.clone()
+        lock(&self.state).datasets.get(dataset.0)?.listener.clone()
     }
 
     fn open(&self) -> Result<OpenTier, TierError> {
         let (kept, (datasets, locations)): (_, (Vec<DatasetOnDisk>, Vec<_>)) = {
-            let state = self.lock();
+            let state = lock(&self.state);
             let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
             (state.expected.iter().copied().collect(), state.datasets.iter().map(one).unzip())
         };
@@ -359,7 +354,7 @@ impl HostDisk {
 
     /// The counts of the disks, and the bytes that they keep.
     pub fn counts(&self) -> HostDiskCounts {
-        let state = self.lock();
+        let state = lock(&self.state);
         let mut counts = HostDiskCounts::default();
         if let Some(OpenTier { tier, .. }) = &state.tier {
             counts.capacity = tier.capacity();
@@ -487,7 +482,7 @@ impl HostDisk {
         }
         let (now, free) = (self.begun.elapsed(), self.room.free());
         let capacity = self.disks.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let per_day = state.per_day;
         // No tier is open before the first dataset of samples.
         let wear = state.wear.get_or_insert_with(|| WearBudget::new(capacity, free, per_day, now));
@@ -496,14 +491,14 @@ impl HostDisk {
 
     /// Takes back the budget of bytes that were not written.
     pub fn give_back(&self, bytes: u64) {
-        if let Some(wear) = &mut self.lock().wear {
+        if let Some(wear) = &mut lock(&self.state).wear {
             wear.give_back(bytes);
         }
     }
 
     /// The dataset without jobs that was used least recently, among those with samples.
     fn victim(&self) -> Option<(usize, Arc<DiskTier>)> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let OpenTier { tier, .. } = state.tier.as_ref()?;
         let unused = state.datasets.iter().enumerate().filter(|(number, dataset)| {
             let is_unused = !dataset.has_jobs && !dataset.is_pinned;
@@ -520,7 +515,7 @@ impl HostDisk {
         let dataset = DatasetId(number as u32);
         let stored = tier.stored(dataset);
         let mean = stored.bytes.div_ceil(stored.samples.max(1)).max(1);
-        let credit = self.lock().wear.map_or(u64::MAX, |wear| wear.credit());
+        let credit = lock(&self.state).wear.map_or(u64::MAX, |wear| wear.credit());
         let count = (PIECE_BYTES.min(credit).max(bytes) + BLOCK_BYTES).div_ceil(mean) as usize;
         let mut ids = tier.samples(dataset);
         ids.truncate(count);
@@ -535,7 +530,7 @@ impl HostDisk {
     /// Waits until all given samples are written, for a few seconds at most.
     pub async fn flush(&self) {
         let written = async {
-            while !self.writing.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            while !lock(&self.writing).is_empty() {
                 tokio::time::sleep(REOPEN_POLL).await;
             }
             // Samples that are not written are read from storage later.
@@ -548,7 +543,7 @@ impl HostDisk {
 
     /// The counters of the tier. `None` before the first dataset.
     pub fn report(&self) -> Option<DiskReport> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let OpenTier { tier, .. } = state.tier.as_ref()?;
         let mut report = report_of(tier, tier.capacity(), state.datasets.len() as u32);
         report.skipped += self.skipped.load(Ordering::Relaxed);
@@ -563,7 +558,7 @@ impl HostDisk {
     /// Closes the tier, so that the process can open its directories again. Blocks the thread until
     /// reads and writes under way have ended, for a few seconds at most.
     pub fn close(&self) {
-        let Some(open) = self.lock().tier.take() else { return };
+        let Some(open) = lock(&self.state).tier.take() else { return };
         let tier = Arc::downgrade(&open.tier);
         drop(open);
         let begun = Instant::now();

@@ -5,10 +5,10 @@
 //! samples. The cache begins with the first run.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foreread_store::attach::{FilesAnswer, FilesRequest};
-use foreread_tier::{ErrorKind, TierError};
+use foreread_tier::{ErrorKind, TierError, lock};
 use foreread_types::setting;
 
 use crate::disk::HostDisk;
@@ -34,7 +34,7 @@ pub(crate) struct FileCopies(Mutex<Option<Arc<FileHost>>>);
 
 impl FileCopies {
     fn get(&self) -> Option<Arc<FileHost>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     /// Serves a run, which announces itself afterwards. Blocks on files.
@@ -56,7 +56,7 @@ impl FileCopies {
         };
         let store = store(disk, directory, room.capacity());
         let host = {
-            let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut there = lock(&self.0);
             match &*there {
                 Some(host) => Arc::clone(host),
                 None => {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::held_leases::{HeldLeases, LeaseTerms};
 use crate::host_state::HostState;
 use crate::policy::Policy;
 use crate::status::ControlLinkStatus;
+use foreread_tier::lock;
 
 /// The values of the control process of a cluster for this agent. Nothing without one.
 #[derive(Debug, Default)]
@@ -42,25 +42,21 @@ pub struct ControlGrant<'a> {
 }
 
 impl HostState {
-    fn lock_control(&self) -> MutexGuard<'_, ControlWord> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// There is a control process, at this address, and this node has this name there.
     pub fn begin_control(&self, address: String, node: String) {
         let status = ControlLinkStatus { address, node, ..ControlLinkStatus::default() };
-        self.lock_control().status = Some(status);
+        lock(&self.control).status = Some(status);
     }
 
     /// The leases that are held at this time.
     pub fn held_leases(&self) -> Vec<LeaseTerms> {
         let now = self.now();
-        self.lock_control().leases.tell(now)
+        lock(&self.control).leases.tell(now)
     }
 
     /// Notes whether the control process is reached. Returns whether the problem is new.
     pub fn note_control_problem(&self, problem: Option<String>) -> bool {
-        let mut word = self.lock_control();
+        let mut word = lock(&self.control);
         let Some(status) = &mut word.status else { return false };
         let is_new = status.problem != problem;
         status.is_connected = problem.is_none();
@@ -71,7 +67,7 @@ impl HostState {
     /// Applies a grant.
     pub fn apply_grant(&self, grant: ControlGrant<'_>) {
         let are_new = {
-            let mut word = self.lock_control();
+            let mut word = lock(&self.control);
             word.leases.take(grant.leases, grant.sent);
             word.leases.set_first_limits(grant.first_limits);
             if let Some(status) = &mut word.status {
@@ -93,7 +89,7 @@ impl HostState {
     }
 
     pub(crate) fn control_status(&self) -> Option<ControlLinkStatus> {
-        let status = self.lock_control().status.clone();
+        let status = lock(&self.control).status.clone();
         status.map(|status| ControlLinkStatus { shares_with: self.cluster.nodes(), ..status })
     }
 
@@ -104,7 +100,7 @@ impl HostState {
             self.datasets.all().into_iter().map(|dataset| dataset.origin).collect();
         for origin in origins {
             let lease = self.lease(&origin);
-            if self.lock_control().applied.get(&origin) != Some(&lease) {
+            if lock(&self.control).applied.get(&origin) != Some(&lease) {
                 self.limit_origin(&policy.policy, &origin, lease);
             }
         }
@@ -112,13 +108,13 @@ impl HostState {
 
     /// Bytes per second of a store, by the control process. At least 1.
     pub(crate) fn lease(&self, origin: &str) -> Option<NonZeroU64> {
-        let lease = self.lock_control().leases.limit(origin, self.now());
+        let lease = lock(&self.control).leases.limit(origin, self.now());
         lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN))
     }
 
     /// Limits the reads of a storage by the policy and a lease.
     pub(crate) fn limit_origin(&self, policy: &Policy, origin: &str, lease: Option<NonZeroU64>) {
-        self.lock_control().applied.insert(origin.to_owned(), lease);
+        lock(&self.control).applied.insert(origin.to_owned(), lease);
         let mut limits = policy.origin_limits(origin);
         // The control process cannot raise the agent's own limit.
         limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();

@@ -1,10 +1,11 @@
 //! The jobs of a host, the datasets that they use, and the reads for jobs of other nodes.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use foreread_store::{ConnectionId, NodeStore, StoreCounts};
+use foreread_tier::lock;
 use foreread_types::DatasetId;
 
 use crate::connections::{AttachedJob, Connections};
@@ -30,7 +31,7 @@ impl Default for Jobs {
 impl Jobs {
     /// Every change is complete before the lock is released, even after a panic.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 
     /// The job of a connection, once it is attached.
@@ -62,7 +63,7 @@ impl Jobs {
         if self.lock().values().any(|connection| connection.attached.is_some()) {
             return Duration::ZERO;
         }
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         if is_used() {
             *left = Instant::now();
         }
@@ -74,7 +75,7 @@ impl Jobs {
         let connections = self.lock();
         let linked = connections.values().filter(|there| there.node.is_some());
         let jobs = linked.filter_map(|there| there.attached.as_ref());
-        let ended = *self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = *lock(&self.ended_for_others);
         jobs.map(|job| store.job_counts(job.job)).fold(ended, |sum, counts| StoreCounts {
             requests: sum.requests + counts.requests,
             read_bytes: sum.read_bytes + counts.read_bytes,
@@ -89,7 +90,7 @@ impl Jobs {
         let job = left.attached?;
         if left.node.is_some() {
             let counts = store.job_counts(job.job);
-            let mut ended = self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ended = lock(&self.ended_for_others);
             ended.requests += counts.requests;
             ended.read_bytes += counts.read_bytes;
         }
@@ -100,7 +101,7 @@ impl Jobs {
 
     /// Notes that a job has left.
     pub(crate) fn note_left(&self) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.left) = Instant::now();
     }
 }
 

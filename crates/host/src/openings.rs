@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use foreread_tier::lock;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -42,7 +43,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Op
         open: impl FnOnce() -> BoxFuture<'static, Opened<V>>,
     ) -> Option<Opened<V>> {
         let opening = {
-            let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut table = lock(&self.0);
             let known = table.get(key).cloned();
             known.unwrap_or_else(|| {
                 let (work, ended, of) = (open(), Arc::clone(&self.0), key.clone());
@@ -62,7 +63,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Op
 
     /// Whether a key is being opened.
     pub(crate) fn contains(&self, key: &K) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+        lock(&self.0).contains_key(key)
     }
 }
 
@@ -71,7 +72,7 @@ struct UnderWay<K: Eq + Hash, V>(Arc<OpeningTable<K, V>>, K);
 
 impl<K: Eq + Hash, V> Drop for UnderWay<K, V> {
     fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        lock(&self.0).remove(&self.1);
     }
 }
 

@@ -105,7 +105,8 @@ impl PolicyEntry {
 }
 
 /// The fault in a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct PolicyError(String);
 
 impl PolicyError {
@@ -114,14 +115,6 @@ impl PolicyError {
         Self(what)
     }
 }
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PolicyError {}
 
 impl Policy {
     /// A policy without values. Its keys have these words.

@@ -4,11 +4,12 @@
 //! Decision: a change is checked as a whole and applied under the lock, so that a job that attaches
 //! meanwhile misses none. The price is that changes wait for each other.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
 use crate::status::PolicyValue;
+use foreread_tier::lock;
 
 /// The policy of a host.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl PolicyInForce {
 
     /// Every change is complete before the lock is released, even after a panic.
     pub(crate) fn lock(&self) -> MutexGuard<'_, PolicyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The bytes of memory that a policy gives to samples.
@@ -97,7 +98,7 @@ impl PolicyInForce {
 
     /// Reads the file again, if it has changed. May take as long as its file server.
     pub(crate) fn reload(&self, apply: impl FnOnce(&Policy)) {
-        let changed = self.file.lock().unwrap_or_else(PoisonError::into_inner).changed();
+        let changed = lock(&self.file).changed();
         let Some(read) = changed else { return };
         let mut there = self.lock();
         let values = read.map(|values| there.policy.with_file(values));

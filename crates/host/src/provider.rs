@@ -10,11 +10,11 @@ use foreread_store::attach::{
     PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{
-    Answer, ConnectionId, NodeStore, SampleProvider, SampleRequest, ServerSettings, StoreCall, StoreCounts,
-    StoreJobs, StoreRequest, WorkerCall,
+    Answer, ConnectionId, NodeStore, SampleProvider, SampleRequest, ServerSettings, StoreCounts, StoreJobs,
+    StoreRequest, WorkerCall,
 };
 use foreread_tier::{Buffers, ErrorKind, OpenContext, TierError};
-use foreread_types::{DatasetId, SampleKey, Tick};
+use foreread_types::DatasetId;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
@@ -90,9 +90,10 @@ impl SampleProvider for HostProvider {
     fn get(&self, sample_requests: Vec<SampleRequest>) {
         // All requests of a call are of one connection.
         let Some(connection) = sample_requests.first().map(SampleRequest::connection) else { return };
-        let of_request = |request: SampleRequest| {
-            let (key, due) = (request.key(), request.due());
-            (key, due, Box::new(move |received| request.answer(received)) as Answer)
+        let of_request = |request: SampleRequest| StoreRequest {
+            key: request.key(),
+            due: request.due(),
+            answer: Box::new(move |received| request.answer(received)),
         };
         self.request(connection, sample_requests.into_iter().map(of_request).collect());
     }
@@ -103,7 +104,7 @@ impl SampleProvider for HostProvider {
             self.state.jobs.lock().entry(connection).or_default();
         }
         let name = call.name().to_owned();
-        self.carry_out(connection, &name, StoreCall { payload, answer: Box::new(move |it| call.answer(it)) });
+        self.carry_out(connection, &name, payload, Box::new(move |it| call.answer(it)));
     }
 
     fn disconnected(&self, connection: ConnectionId) {
@@ -128,10 +129,10 @@ impl LinkedJobs for HostProvider {
 }
 
 impl StoreJobs for HostProvider {
-    fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
+    fn request(&self, connection: ConnectionId, samples: Vec<StoreRequest>) {
         let job = self.state.jobs.job(connection);
         let mut requests = Vec::with_capacity(samples.len());
-        for (key, due, answer) in samples {
+        for StoreRequest { key, due, answer } in samples {
             match job.as_ref().and_then(|job| job.key(key)) {
                 Some(key) => requests.push(StoreRequest { key, due, answer }),
                 None => {
@@ -145,24 +146,19 @@ impl StoreJobs for HostProvider {
         }
     }
 
-    fn carry_out(&self, connection: ConnectionId, name: &str, call: StoreCall) {
-        let (state, StoreCall { payload, answer }) = (Arc::clone(&self.state), call);
+    fn carry_out(&self, connection: ConnectionId, name: &str, payload: Bytes, answer: Answer) {
+        let state = Arc::clone(&self.state);
         let done = |result: Result<(), TierError>| result.map(|()| Bytes::new());
         let result = match name {
             ATTACH => {
-                self.runtime.spawn(async move {
-                    let attached = match decoded(&payload) {
-                        Ok(attach) => state.attach(connection, attach).await,
-                        Err(error) => Err(error),
-                    };
-                    answer(attached.and_then(|attached| encoded(&attached)));
-                });
+                let attaching = async move { encoded(&state.attach(connection, decoded(&payload)?).await?) };
+                self.runtime.spawn(async move { answer(attaching.await) });
                 return;
             }
             ORDER => {
                 let added = OrderPiece::decode(&payload).ok_or("a piece is malformed");
                 let added = added.and_then(|piece| self.add_order(connection, piece));
-                return self.order(connection, added, StoreCall { payload, answer });
+                return self.order(connection, added, answer);
             }
             CATALOG => done(
                 Piece::decode(&payload)
@@ -183,13 +179,10 @@ impl StoreJobs for HostProvider {
                     let bytes = (!state.cluster.has_joined()).then_some(request.bytes);
                     Ok((dataset.hosted, bytes))
                 });
-                self.runtime.spawn_blocking(move || {
-                    let set = hosted.and_then(|(hosted, bytes)| {
-                        hosted.read_in_blocks(bytes).map_err(|error| invalid(&error.to_string()))
-                    });
-                    answer(done(set));
+                return self.answer_later(answer, move || {
+                    let (hosted, bytes) = hosted?;
+                    done(hosted.read_in_blocks(bytes).map_err(|error| invalid(&error.to_string())))
                 });
-                return;
             }
             RESTART => {
                 if let Some(job) = state.jobs.job(connection) {
@@ -208,19 +201,13 @@ impl StoreJobs for HostProvider {
                 encoded(&JobReads { samples, bytes, requests })
             }),
             FILES => {
-                self.runtime.spawn_blocking(move || {
-                    let served = decoded(&payload).and_then(|it| state.files.serve(state.disk(), &it));
-                    answer(served.and_then(|served| encoded(&served)));
-                });
-                return;
+                let serve = move || encoded(&state.files.serve(state.disk(), &decoded(&payload)?)?);
+                return self.answer_later(answer, serve);
             }
             WARM => {
                 // It may visit each sample.
-                self.runtime.spawn_blocking(move || {
-                    let warmed = decoded(&payload).and_then(|request| state.warm(connection, request));
-                    answer(warmed.and_then(|warmed| encoded(&warmed)));
-                });
-                return;
+                let warm = move || encoded(&state.warm(connection, decoded(&payload)?)?);
+                return self.answer_later(answer, warm);
             }
             STATUS => encoded(&state.status()),
             SET => done(decoded(&payload).and_then(|changes: PolicyChanges| state.set(&changes))),
@@ -242,6 +229,11 @@ impl StoreJobs for HostProvider {
 }
 
 impl HostProvider {
+    /// Answers a call by work that takes long.
+    fn answer_later(&self, answer: Answer, work: impl FnOnce() -> Result<Bytes, TierError> + Send + 'static) {
+        self.runtime.spawn_blocking(move || answer(work()));
+    }
+
     /// Adds a piece of an order, and returns the order if it was the last one.
     fn add_order(
         &self,
@@ -268,7 +260,7 @@ impl HostProvider {
         &self,
         connection: ConnectionId,
         added: Result<Option<EpochOrder>, &'static str>,
-        StoreCall { answer, .. }: StoreCall,
+        answer: Answer,
     ) {
         let state = Arc::clone(&self.state);
         let order = match added {

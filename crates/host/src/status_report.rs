@@ -1,10 +1,10 @@
 //! Builds the status of an agent.
 
 use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use foreread_store::{JobState, OriginState, StoreJob, StoreStatus};
+use foreread_tier::lock;
 use foreread_types::DatasetId;
 
 use crate::disk::HostDiskCounts;
@@ -46,7 +46,7 @@ impl HostState {
     /// Notes the present totals, for rates.
     pub fn note_rates(&self) {
         let status = self.store.totals();
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner).add(Instant::now(), &status);
+        lock(&self.rates).add(Instant::now(), &status);
     }
 
     /// The present status.
@@ -83,7 +83,7 @@ impl HostState {
     }
 
     fn origin_statuses(&self, store: &StoreStatus, now: Instant) -> Vec<OriginStatus> {
-        let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rates = lock(&self.rates);
         let status = |origin: &OriginState| OriginStatus {
             name: origin.name.clone(),
             limit: origin.limits.bytes_per_second.map(u64::from),
@@ -104,7 +104,7 @@ impl HostState {
         origins: &[OriginStatus],
         now: Instant,
     ) -> Vec<JobStatus> {
-        let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rates = lock(&self.rates);
         let connections = self.jobs.lock();
         let attached =
             connections.values().filter_map(|there| there.attached.as_deref().map(|job| (there, job)));

@@ -8,11 +8,11 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foreread_store::attach::{WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore, StoreJob, StoreRequest};
-use foreread_tier::TierError;
+use foreread_tier::{TierError, lock};
 use foreread_types::{DatasetId, SampleId, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -36,18 +36,14 @@ const FULL: usize = 64;
 pub(crate) struct Warmings(Arc<Mutex<HashSet<DatasetId>>>);
 
 impl Warmings {
-    fn lock(&self) -> MutexGuard<'_, HashSet<DatasetId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether any dataset is being warmed.
     pub(crate) fn is_active(&self) -> bool {
-        !self.lock().is_empty()
+        !lock(&self.0).is_empty()
     }
 
     /// Whether a dataset is being warmed.
     pub(crate) fn contains(&self, dataset: DatasetId) -> bool {
-        self.lock().contains(&dataset)
+        lock(&self.0).contains(&dataset)
     }
 
     /// Begins to warm some samples of a dataset, unless it is being warmed.
@@ -59,7 +55,7 @@ impl Warmings {
         samples: Range<u64>,
         disk: Option<Arc<HostDisk>>,
     ) {
-        if !self.lock().insert(dataset.id) {
+        if !lock(&self.0).insert(dataset.id) {
             return;
         }
         let ends = WarmingEnds { warmings: self.clone(), dataset: dataset.id };
@@ -127,7 +123,7 @@ struct WarmingEnds {
 
 impl Drop for WarmingEnds {
     fn drop(&mut self) {
-        self.warmings.lock().remove(&self.dataset);
+        lock(&self.warmings.0).remove(&self.dataset);
     }
 }
 

@@ -9,9 +9,10 @@
 //! and one request leave. A request of any size passes, and those after it wait for it.
 
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foreread_tier::lock;
 use tokio::time::Instant;
 
 /// Unused transmission time that is credited.
@@ -47,21 +48,17 @@ impl Bandwidth {
     /// Changes the rate, or ends the limit. Requests that wait leave by the new rate a fourth of a
     /// second later at most. Bytes that are being sent are sent at the new rate.
     pub fn set_rate(&self, bytes_per_second: Option<NonZeroU64>) {
-        self.link().set_rate(bytes_per_second, Instant::now());
-    }
-
-    fn link(&self) -> MutexGuard<'_, LinkState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).set_rate(bytes_per_second, Instant::now());
     }
 
     /// When the next request may leave. `None` if at once.
     pub(crate) fn clear(&self) -> Option<Instant> {
-        self.link().clear
+        lock(&self.0).clear
     }
 
     /// Lets a request of `bytes` leave now, unless the link is busy: two limits may share it.
     pub(crate) fn leave(&self, now: Instant, bytes: u64) -> bool {
-        let mut link = self.link();
+        let mut link = lock(&self.0);
         if link.clear.is_some_and(|clear| clear > now) {
             return false;
         }
@@ -71,7 +68,7 @@ impl Bandwidth {
 
     /// Lets a request of `bytes` leave now, even on a busy link.
     pub(crate) fn take(&self, now: Instant, bytes: u64) {
-        self.link().take(now, bytes);
+        lock(&self.0).take(now, bytes);
     }
 }
 

@@ -15,15 +15,14 @@
 //! that the trainer needs soon.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
+    CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile, lock,
 };
 use foreread_types::{Footprint, SampleKey, mix};
 use metrics::Counter;
@@ -32,40 +31,15 @@ use tokio::time::Instant;
 use crate::DeadlinePolicy;
 use crate::deadline::Deadline;
 
-/// When the breaker opens, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BreakerPolicy {
-    /// The number of consecutive failures that opens it.
-    pub failures: NonZeroU32,
-    /// Upper bound of the first wait. It doubles with each opening.
-    pub first_wait: Duration,
-    /// Upper bound of all waits.
-    pub longest_wait: Duration,
-}
+/// The number of consecutive failures that opens it.
+const FAILURES: u32 = 3;
 
-impl Default for BreakerPolicy {
-    /// Three failures, and waits from half a second up to eight.
-    fn default() -> Self {
-        Self {
-            failures: NonZeroU32::MIN.saturating_add(2),
-            first_wait: Duration::from_millis(500),
-            longest_wait: Duration::from_secs(8),
-        }
-    }
-}
-
-setters! { BreakerPolicy:
-    /// The same with another number of failures.
-    with_failures(failures: NonZeroU32);
-    /// The same with waits from `first_wait` up to `longest_wait`.
-    with_waits(first_wait: Duration, longest_wait: Duration);
-}
+/// The upper bounds of the first wait, which doubles with each opening, and of all.
+const WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// The state machine. Time is an argument.
 #[derive(Debug)]
 struct BreakerCore {
-    policy: BreakerPolicy,
     seed: u64,
     state: BreakerState,
     /// Changes of state so far: reads of an earlier epoch are ignored.
@@ -104,8 +78,8 @@ enum Transition {
 }
 
 impl BreakerCore {
-    fn new(policy: BreakerPolicy, seed: u64) -> Self {
-        Self { policy, seed, state: BreakerState::Closed { failures: 0 }, epoch: 0, openings: 0, ever: 0 }
+    fn new(seed: u64) -> Self {
+        Self { seed, state: BreakerState::Closed { failures: 0 }, epoch: 0, openings: 0, ever: 0 }
     }
 
     /// Admits a read: the current epoch, and whether the read is a probe. `None` rejects it.
@@ -131,9 +105,7 @@ impl BreakerCore {
                 *failures = 0;
                 None
             }
-            (BreakerState::Closed { failures }, Outcome::NoAnswer)
-                if *failures + 1 < self.policy.failures.get() =>
-            {
+            (BreakerState::Closed { failures }, Outcome::NoAnswer) if *failures + 1 < FAILURES => {
                 *failures += 1;
                 None
             }
@@ -159,7 +131,7 @@ impl BreakerCore {
 
     fn open(&mut self, now: Instant) -> Transition {
         let doubled = 1u32.checked_shl(self.openings).unwrap_or(u32::MAX);
-        let bound = self.policy.first_wait.saturating_mul(doubled).min(self.policy.longest_wait);
+        let bound = WAITS.0.saturating_mul(doubled).min(WAITS.1);
         let drawn = mix(self.seed ^ mix(self.ever));
         let wait = bound.mul_f64(0.5 + 0.5 * ((drawn >> 11) as f64 / (1u64 << 53) as f64));
         self.openings = self.openings.saturating_add(1);
@@ -183,7 +155,7 @@ pub struct Breaker<T: ?Sized> {
 
 struct BreakerShared {
     tier: String,
-    deadline: Option<Deadline>,
+    deadline: Deadline,
     label: String,
     machine: Mutex<BreakerCore>,
     /// Whether an answer could improve the state.
@@ -193,10 +165,6 @@ struct BreakerShared {
 }
 
 impl BreakerShared {
-    fn machine(&self) -> MutexGuard<'_, BreakerCore> {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn answered(&self, epoch: u64, result: &Result<Bytes, TierError>) {
         let outcome = match result.as_ref().map_err(TierError::kind) {
             Err(ErrorKind::Transient) => Outcome::NoAnswer,
@@ -206,7 +174,7 @@ impl BreakerShared {
         if outcome == Outcome::Answered && !self.is_degraded.load(Relaxed) {
             return; // nearly always
         }
-        let mut machine = self.machine();
+        let mut machine = lock(&self.machine);
         let change = machine.answered(Instant::now(), epoch, outcome);
         self.is_degraded.store(machine.state != BreakerState::Closed { failures: 0 }, Relaxed);
         let first = machine.openings == 1;
@@ -242,42 +210,22 @@ impl BreakerShared {
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// Wraps `inner`. `label` is its name in logs and errors: a rank, an origin.
-    pub fn new(inner: Arc<T>, policy: BreakerPolicy, label: impl Into<String>, seed: u64) -> Self {
+    /// Wraps `inner`, with a timeout of each read. `label` is its name in logs and errors.
+    pub fn new(inner: Arc<T>, deadline: DeadlinePolicy, label: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
-        let machine = Mutex::new(BreakerCore::new(policy, seed));
-        let (label, is_degraded, deadline) = (label.into(), AtomicBool::new(false), None);
-        Self {
-            shared: Arc::new(BreakerShared {
-                tier,
-                deadline,
-                label,
-                machine,
-                is_degraded,
-                openings,
-                refused,
-            }),
-            inner,
-        }
-    }
-
-    /// The same with deadlines: a read that takes longer than `policy` allows fails. Call it before
-    /// the first read.
-    #[must_use]
-    pub fn with_deadline(mut self, policy: DeadlinePolicy) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.deadline = Some(Deadline::new(&shared.tier, policy));
-        }
-        self
+        let (deadline, machine) = (Deadline::new(&tier, deadline), Mutex::new(BreakerCore::new(seed)));
+        let (label, is_degraded) = (label.into(), AtomicBool::new(false));
+        let shared = BreakerShared { tier, deadline, label, machine, is_degraded, openings, refused };
+        Self { shared: Arc::new(shared), inner }
     }
 }
 
 impl<T: ?Sized> Breaker<T> {
     /// Whether a read now would fail at once.
     pub fn is_open(&self) -> bool {
-        match self.shared.machine().state {
+        match lock(&self.shared.machine).state {
             BreakerState::Closed { .. } => false,
             BreakerState::Open { until } => Instant::now() < until,
             BreakerState::Probing => true,
@@ -287,7 +235,7 @@ impl<T: ?Sized> Breaker<T> {
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Breaker<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.machine().state;
+        let state = lock(&self.shared.machine).state;
         f.debug_struct("Breaker").field("state", &state).field("inner", &&*self.inner).finish()
     }
 }
@@ -302,7 +250,7 @@ impl<T: Tier + ?Sized> Tier for Breaker<T> {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let admitted = self.shared.machine().admit(Instant::now());
+        let admitted = lock(&self.shared.machine).admit(Instant::now());
         let Some((epoch, is_probe)) = admitted else {
             self.shared.refused.increment(1);
             return Box::pin(std::future::ready(Err(self.shared.refusal(&request))));
@@ -310,10 +258,7 @@ impl<T: Tier + ?Sized> Tier for Breaker<T> {
         let watch = AdmittedRead { shared: Arc::clone(&self.shared), epoch, is_probe };
         let (answer, started) = (self.inner.read(Arc::clone(&request)), Instant::now());
         Box::pin(async move {
-            let result = match &watch.shared.deadline {
-                Some(deadline) => deadline.within(&request, started, answer).await,
-                None => answer.await,
-            };
+            let result = watch.shared.deadline.within(&request, started, answer).await;
             watch.answered(&result);
             result
         })
@@ -373,7 +318,7 @@ impl AdmittedRead {
 impl Drop for AdmittedRead {
     fn drop(&mut self) {
         if self.is_probe {
-            self.shared.machine().dropped(Instant::now(), self.epoch);
+            lock(&self.shared.machine).dropped(Instant::now(), self.epoch);
         }
     }
 }
@@ -388,10 +333,6 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn policy(waits: (u64, u64)) -> BreakerPolicy {
-        BreakerPolicy::default().with_waits(Duration::from_millis(waits.0), Duration::from_millis(waits.1))
-    }
-
     fn opened(change: Option<Transition>) -> Duration {
         match change {
             Some(Transition::Opened(wait)) => wait,
@@ -401,7 +342,7 @@ mod tests {
 
     #[test]
     fn breaker_opens_after_three_consecutive_failures() {
-        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        let (mut machine, now) = (BreakerCore::new(1), Instant::now());
         for outcome in
             [Outcome::NoAnswer, Outcome::NoAnswer, Outcome::Answered, Outcome::NoAnswer, Outcome::NoAnswer]
         {
@@ -417,9 +358,9 @@ mod tests {
     #[test]
     // semantics: DISK-1
     fn probe_after_the_wait_decides() {
-        let (mut machine, mut now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        let (mut machine, mut now) = (BreakerCore::new(1), Instant::now());
         let mut epoch = 0;
-        for bound in [500, 1000, 2000, 4000, 8000, 8000, 8000] {
+        for bound in [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000] {
             let wait = opened(machine.answered(now, epoch, Outcome::Gone)).as_millis();
             assert!(wait >= bound / 2 && wait <= bound, "{wait} ms, at most {bound}");
             now += Duration::from_millis(bound as u64);
@@ -435,7 +376,7 @@ mod tests {
 
     #[test]
     fn reads_of_an_earlier_epoch_are_ignored() {
-        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        let (mut machine, now) = (BreakerCore::new(1), Instant::now());
         let wait = opened(machine.answered(now, 0, Outcome::Gone));
         for outcome in [Outcome::Answered, Outcome::NoAnswer, Outcome::Gone] {
             assert_eq!(machine.answered(now, 0, outcome), None);
@@ -454,8 +395,7 @@ mod tests {
     #[test]
     fn breaker_waits_differ_between_ranks() {
         let now = Instant::now();
-        let wait =
-            |seed| opened(BreakerCore::new(BreakerPolicy::default(), seed).answered(now, 0, Outcome::Gone));
+        let wait = |seed| opened(BreakerCore::new(seed).answered(now, 0, Outcome::Gone));
         let waits: std::collections::BTreeSet<_> = (0..100).map(wait).collect();
         assert_eq!(waits.len(), 100);
         assert_eq!(wait(7), wait(7));
@@ -482,7 +422,7 @@ mod tests {
             tier.on(When::First(key(id), 1), Fault::Error(ErrorKind::Transient))
         });
         let counting = Arc::new(below);
-        let breaker = Breaker::new(Arc::clone(&counting), policy((500, 8000)), "rank 3", 1);
+        let breaker = Breaker::new(Arc::clone(&counting), DeadlinePolicy::default(), "rank 3", 1);
         let failure = Some(ErrorKind::Transient);
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);
         assert!(breaker.is_open());
@@ -516,7 +456,7 @@ mod tests {
             .fold(FailingTier::new(Arc::clone(&origin)), |tier, (kind, id)| {
                 tier.on(When::Key(key(id)), Fault::Error(kind))
             });
-        let breaker = Breaker::new(Arc::new(below), policy((500, 500)), "rank 3", 1);
+        let breaker = Breaker::new(Arc::new(below), DeadlinePolicy::default(), "rank 3", 1);
         for _ in 0..10 {
             kinds(&breaker, batch(&origin, 0..4)).await;
             assert!(!breaker.is_open());
@@ -529,7 +469,7 @@ mod tests {
         let below = FailingTier::new(Arc::clone(&origin))
             .on(When::First(key(0), 1), Fault::Error(ErrorKind::Closed))
             .on(When::Key(key(1)), Fault::Never);
-        let breaker = Breaker::new(Arc::new(below), policy((500, 500)), "rank 3", 1);
+        let breaker = Breaker::new(Arc::new(below), DeadlinePolicy::default(), "rank 3", 1);
         assert_eq!(kinds(&breaker, batch(&origin, [0])).await, [Some(ErrorKind::Closed)]);
         assert!(breaker.is_open(), "a closed tier is believed at once");
         tokio::time::sleep(SECOND).await;
@@ -545,8 +485,7 @@ mod tests {
     async fn cache_conformance_of_a_breaker() {
         let cache =
             StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
-        let breaker = Breaker::new(Arc::new(cache), BreakerPolicy::default(), "the disk", 1);
-        let breaker = breaker.with_deadline(DeadlinePolicy::default());
+        let breaker = Breaker::new(Arc::new(cache), DeadlinePolicy::default(), "the disk", 1);
         foreread_tier_testing::conformance::cache(Arc::new(breaker)).await;
     }
 
@@ -564,7 +503,7 @@ mod tests {
                 let below = FailingTier::new(Arc::clone(&origin))
                     .on(When::Chance(chance), Fault::Error(ErrorKind::Transient))
                     .with_seed(seed);
-                let breaker = Breaker::new(Arc::new(below), BreakerPolicy::default(), "rank 3", seed);
+                let breaker = Breaker::new(Arc::new(below), DeadlinePolicy::default(), "rank 3", seed);
                 for (from, length, pause) in batches {
                     let stream = breaker.read_all(batch(&origin, from..from + length));
                     let mut tags: Vec<u32> = stream.map(|answer| answer.tag).collect().await;

@@ -19,12 +19,12 @@
 //! budget's share of load.
 
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{ReadRequest, TierError};
+use foreread_tier::{ReadRequest, TierError, lock};
 use futures::future::{BoxFuture, OptionFuture, poll_fn};
 use metrics::Counter;
 use tokio::time::{Instant, sleep_until};
@@ -132,10 +132,6 @@ impl Hedge {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, HedgeState> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How long a read of `bytes` may take before it is late, and the time until the next check,
     /// when the quantile may be known.
     fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
@@ -156,7 +152,7 @@ impl Hedge {
     fn next_check(&self, bytes: u64, since: Instant) -> (Instant, bool) {
         let now = Instant::now();
         let took = now.saturating_duration_since(since);
-        let seen = self.seen();
+        let seen = lock(&self.seen);
         let (after, soon) = self.lateness(&seen, bytes);
         if after <= took && seen.budget_left >= 1.0 {
             return (now, true);
@@ -168,7 +164,7 @@ impl Hedge {
 
     /// Charges the budget for a hedge that is about to leave. Returns whether there was any.
     fn pay(&self) -> bool {
-        let mut seen = self.seen();
+        let mut seen = lock(&self.seen);
         let has_budget = seen.budget_left >= 1.0;
         if has_budget {
             seen.budget_left -= 1.0;
@@ -187,7 +183,7 @@ impl Hedge {
         withheld: impl Fn(&TierError),
     ) -> ReadResult {
         {
-            let mut seen = self.seen();
+            let mut seen = lock(&self.seen);
             seen.budget_left = (seen.budget_left + self.policy.budget.clamp(0.0, 1.0)).min(MAX_BUDGET);
         }
         let (mut first, mut failed) = (pin!(first), None);
@@ -232,7 +228,7 @@ impl Hedge {
             withheld(&error);
         }
         if answer.is_ok() {
-            self.seen().latencies.record(request.len(), started.elapsed());
+            lock(&self.seen).latencies.record(request.len(), started.elapsed());
             if of_second {
                 self.won.increment(1);
             }
@@ -387,7 +383,7 @@ mod tests {
         for _ in 0..40 {
             assert_eq!(race(late).await, "first");
         }
-        assert_eq!((meter.read().hedged, hedge.seen().budget_left), (0, MAX_BUDGET));
+        assert_eq!((meter.read().hedged, lock(&hedge.seen).budget_left), (0, MAX_BUDGET));
         // So there is budget for a hanging read.
         place.add_permits(1);
         assert_eq!(race(YEAR).await, "second");

@@ -25,12 +25,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Span, TierError, Version,
+    Buffers, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Span, TierError, Version, lock,
 };
 use metrics::Counter;
 
@@ -93,11 +93,7 @@ struct PendingRange {
     plan: Mutex<Option<RangePlan>>,
 }
 
-impl PendingRange {
-    fn plan(&self) -> MutexGuard<'_, Option<RangePlan>> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl PendingRange {}
 
 /// Reads that have not begun, including dropped ones.
 #[derive(Default)]
@@ -171,10 +167,6 @@ impl JoinLayer {
         Self { layers, policy, speed, buffers, joined, burst: Mutex::default() }
     }
 
-    fn burst(&self) -> MutexGuard<'_, PendingBurst> {
-        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a read may be joined with others.
     pub(crate) fn takes(&self, request: &ReadRequest) -> bool {
         matches!(request.span, Span::Range(_)) && (self.speed.is_some() || request.block.is_some())
@@ -184,23 +176,23 @@ impl JoinLayer {
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
         let waiting = Arc::new(PendingRange { request, plan: Mutex::default() });
         {
-            let mut burst = self.burst();
+            let mut burst = lock(&self.burst);
             if let Some(reads) = burst.add(&waiting) {
                 self.begin_block(&reads);
             }
         }
         let joins = Arc::clone(self);
         Box::pin(async move {
-            let mut plan = waiting.plan().take();
+            let mut plan = lock(&waiting.plan).take();
             if plan.is_none() {
                 {
-                    let mut burst = joins.burst();
+                    let mut burst = lock(&joins.burst);
                     if let Some(reads) = burst.take_block(&waiting.request) {
                         joins.begin_block(&reads);
                     }
                 }
                 joins.submit();
-                plan = waiting.plan().take();
+                plan = lock(&waiting.plan).take();
             }
             let request = || Arc::clone(&waiting.request);
             match plan {
@@ -219,7 +211,7 @@ impl JoinLayer {
     pub(crate) fn submit(&self) {
         // Locked until all reads have plans: a read without one would start a second time, and its
         // first read would never be polled.
-        let mut open = self.burst();
+        let mut open = lock(&self.burst);
         if open.ranges.is_empty() {
             drop(open);
             return self.layers.submit();
@@ -271,7 +263,7 @@ impl JoinLayer {
         let first = &burst[*first];
         if others.is_empty() {
             let read = self.layers.read(Arc::clone(&first.request));
-            *first.plan() = Some(RangePlan::Alone(read));
+            *lock(&first.plan) = Some(RangePlan::Alone(read));
             return;
         }
         self.joined.increment(members.len() as u64);
@@ -290,7 +282,7 @@ impl JoinLayer {
         for &at in &members {
             if let Span::Range(part) = &burst[at].request.span {
                 let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
-                *burst[at].plan() = parts.next().map(|whole| RangePlan::Part(whole, part));
+                *lock(&burst[at].plan) = parts.next().map(|whole| RangePlan::Part(whole, part));
             }
         }
     }

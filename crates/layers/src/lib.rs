@@ -96,7 +96,7 @@ mod stack;
 mod units;
 
 pub use bandwidth::Bandwidth;
-pub use breaker::{Breaker, BreakerPolicy};
+pub use breaker::Breaker;
 pub use controller::{AdaptivePolicy, LimitReason};
 pub use deadline::DeadlinePolicy;
 pub use hedge::HedgePolicy;

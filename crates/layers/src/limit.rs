@@ -16,12 +16,12 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{ErrorKind, TierError};
+use foreread_tier::{ErrorKind, TierError, lock};
 use foreread_types::Tick;
 use metrics::Gauge;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -193,14 +193,10 @@ impl Limit {
         Self(Arc::new(LimitShared { most, state }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, LimitState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The state and the time since the limit was made. The clock is read under the lock, so it
     /// never goes back from one holder to the next.
     fn lock_now(&self) -> (MutexGuard<'_, LimitState>, Duration) {
-        let state = self.lock();
+        let state = lock(&self.0.state);
         let now = state.queues.since_start(Instant::now());
         (state, now)
     }
@@ -212,24 +208,24 @@ impl Limit {
 
     /// Requests in flight. They exceed the limit for a while after an adaptive limit has fallen.
     pub fn taken(&self) -> usize {
-        self.lock().decisions.in_flight
+        lock(&self.0.state).decisions.in_flight
     }
 
     /// Requests that wait for a slot.
     pub fn waiting(&self) -> usize {
-        self.lock().queues.waiting()
+        lock(&self.0.state).queues.waiting()
     }
 
     /// The current limit and its history.
     pub fn decisions(&self) -> Decisions {
-        let state = self.lock();
+        let state = lock(&self.0.state);
         Decisions { rate: state.queues.lowest_rate().map(|rate| rate.round() as u64), ..state.decisions }
     }
 
     /// Adds a queue for one more origin, held to `bandwidth`. The limit's metrics are named after
     /// the first origin.
     pub(crate) fn origin(&self, tier: &str, bandwidth: Option<Bandwidth>) -> Gate {
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         if state.gauges.is_none() {
             let tier = tier.to_owned();
             let limit = metrics::gauge!("foreread_tier_limit", "tier" => tier.clone());

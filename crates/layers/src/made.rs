@@ -18,13 +18,13 @@
 //! moment, but no read holds a unit while it waits for another one.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
 use foreread_tier::{
-    Buffer, Buffers, ErrorKind, Lifetime, ReadFuture, ReadRequest, Span, StoredPart, TierError,
+    Buffer, Buffers, ErrorKind, Lifetime, ReadFuture, ReadRequest, Span, StoredPart, TierError, lock,
 };
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
@@ -334,5 +334,5 @@ impl<T> Drop for Cancel<T> {
 
 /// The work, unless another task or thread has begun it.
 fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
-    work.lock().unwrap_or_else(PoisonError::into_inner).take()
+    lock(&work).take()
 }

@@ -7,9 +7,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 
+use foreread_tier::lock;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -28,11 +29,7 @@ struct SharedReadState<T> {
     panicked: PanicHandler<T>,
 }
 
-impl<T> SharedRead<T> {
-    fn state(&self) -> MutexGuard<'_, SharedReadState<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<T> SharedRead<T> {}
 
 /// One waiter of a shared read.
 pub(crate) struct ReadPart<T> {
@@ -58,7 +55,7 @@ impl<T: Clone> Future for ReadPart<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let (answer, wakers) = {
-            let mut state = self.whole.state();
+            let mut state = lock(&self.whole.0);
             let state = &mut *state;
             if let Some(answer) = &state.answer {
                 return Poll::Ready(answer.clone());
@@ -88,7 +85,7 @@ impl<T: Clone> Future for ReadPart<T> {
 impl<T> Drop for ReadPart<T> {
     fn drop(&mut self) {
         let next = {
-            let mut state = self.whole.state();
+            let mut state = lock(&self.whole.0);
             if let Some(waker) = state.wakers.get_mut(self.number) {
                 *waker = None;
             }

@@ -22,10 +22,10 @@
 //! no patience across throttled attempts.
 
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use foreread_tier::{ErrorKind, ReadRequest, TierError};
+use foreread_tier::{ErrorKind, ReadRequest, TierError, lock};
 use foreread_types::mix;
 use metrics::Counter;
 use tokio::time::Instant;
@@ -69,8 +69,6 @@ impl Default for RetryPolicy {
 setters! { RetryPolicy:
     /// The same with another number of attempts.
     with_attempts(attempts: NonZeroU32);
-    /// The same with waits from `first_wait` up to `longest_wait`.
-    with_waits(first_wait: Duration, longest_wait: Duration);
     /// The same with another time limit for all attempts.
     with_patience(patience: Duration);
 }
@@ -162,7 +160,7 @@ impl Retry {
         if failing < WARN_AFTER {
             return;
         }
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = lock(&self.warned);
         if warned.is_none_or(|warned| now.duration_since(warned) >= WARN_AGAIN) {
             *warned = Some(now);
             let (failing, patience) = (failing.as_secs(), self.policy.patience.as_secs());

@@ -8,9 +8,10 @@
 //! others, which is not a cost of requests. So an origin with varying latency counts as one with
 //! little latency, and requests count as cheap.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foreread_tier::lock;
 use tokio::time::Instant;
 
 /// The weight of a read fades by this factor with each further read.
@@ -89,20 +90,16 @@ impl SpeedState {
 }
 
 impl Speed {
-    fn state(&self) -> MutexGuard<'_, SpeedState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a read of `bytes` from `started` to `now`.
     pub(crate) fn record(&self, bytes: u64, started: Instant, now: Instant) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.count_bytes(bytes as f64, now, started);
         state.add(bytes as f64, now.saturating_duration_since(started).as_secs_f64());
     }
 
     /// The cost of reads. `None` after too few reads.
     pub(crate) fn cost(&self) -> Option<ReadCost> {
-        let state = self.state();
+        let state = lock(&self.0);
         if state.seen < FEWEST {
             return None;
         }

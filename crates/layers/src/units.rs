@@ -18,11 +18,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::available_parallelism;
 
 use bytes::Bytes;
-use foreread_tier::{StoredPart, TierError};
+use foreread_tier::{StoredPart, TierError, lock};
 use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
@@ -205,7 +205,7 @@ impl Units {
 
     /// Sets the memory in bytes. Units in flight keep theirs.
     pub fn set_limit(&self, bytes: u64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         let (limit, permits) = shares(bytes);
         (state.limit, state.permits) = (limit, permits);
         state.places = Arc::new(Semaphore::new(permits as usize));
@@ -213,7 +213,7 @@ impl Units {
 
     /// Begins a run, whose ticks are others. Nothing is kept from the previous one.
     pub fn begin_run(&self, contents: Arc<dyn UnitContents>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         state.contents = Some(contents);
         state.run += 1;
         state.kept.clear();
@@ -223,17 +223,17 @@ impl Units {
 
     /// The counts of this run.
     pub fn counts(&self) -> UnitCounts {
-        self.lock().counts
+        lock(&self.0.state).counts
     }
 
     /// The bytes of kept parts, with their overhead.
     pub fn kept_bytes(&self) -> u64 {
-        self.lock().kept.charged()
+        lock(&self.0.state).kept.charged()
     }
 
     /// The units that are being read or decoded.
     pub fn in_flight(&self) -> usize {
-        self.lock().reads.len()
+        lock(&self.0.state).reads.len()
     }
 
     /// Places for decoding, as many as processors.
@@ -241,14 +241,9 @@ impl Units {
         Arc::clone(&self.0.threads)
     }
 
-    /// No change leaves the state incomplete when it panics.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that samples due at `due` are being read, until the guard is dropped.
     pub(crate) fn reading(&self, due: Tick) -> DueGuard {
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         *state.due.entry(due).or_default() += 1;
         DueGuard { units: Arc::downgrade(&self.0), run: state.run, due }
     }
@@ -261,7 +256,7 @@ impl Units {
         read: impl FnOnce(UnitPlace, ReadNumber) -> UnitFuture,
     ) -> UnitPart {
         let key = UnitKey::of(wanted.key, &wanted.object, &wanted.part);
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         let part = (wanted.key, wanted.number);
         if let Some(bytes) = state.kept.take(part) {
             state.counts.kept += 1;
@@ -303,14 +298,14 @@ impl Units {
         place: Option<OwnedSemaphorePermit>,
         copy: impl Fn(&[u8]) -> Option<Bytes>,
     ) -> Arc<DecodedUnit> {
-        let contents = self.lock().contents.clone();
+        let contents = lock(&self.0.state).contents.clone();
         let neighbours = contents.iter().flat_map(|of| of.neighbours(wanted.key, wanted.number));
         let next = |key| contents.as_ref().and_then(|of| of.next_use(key, wanted.due));
         let mut used: Vec<(Tick, Neighbour)> =
             neighbours.filter_map(|part| Some((next(part.key)?, part))).collect();
         used.sort_unstable_by_key(|(tick, part)| (*tick, part.key, part.part));
         {
-            let mut state = self.lock();
+            let mut state = lock(&self.0.state);
             if let Some((&oldest, _)) = state.due.first_key_value() {
                 state.kept.forget_before(oldest);
             }
@@ -319,33 +314,33 @@ impl Units {
         for (tick, Neighbour { key, part, delivered }) in used {
             let part = (key, part);
             let length = delivered.end.saturating_sub(delivered.start);
-            if !self.lock().takes(read, part, tick, length) {
+            if !lock(&self.0.state).takes(read, part, tick, length) {
                 continue;
             }
             let range = usize::try_from(delivered.start).ok().zip(usize::try_from(delivered.end).ok());
             let bytes = range.and_then(|(start, end)| unit.get(start..end)).and_then(&copy);
             let Some(bytes) = bytes else { break };
-            let mut state = self.lock();
+            let mut state = lock(&self.0.state);
             if state.takes(read, part, tick, length) {
                 let limit = state.limit;
                 state.kept.insert(part, tick, bytes, limit);
             }
         }
-        let ended = self.lock().end(read);
+        let ended = lock(&self.0.state).end(read);
         drop(ended);
         Arc::new(DecodedUnit { bytes: unit, _place: place })
     }
 
     /// Forgets units that were kept for uses before `tick`, which were delivered.
     pub fn delivered(&self, tick: Tick) {
-        self.lock().kept.forget_before(tick);
+        lock(&self.0.state).kept.forget_before(tick);
     }
 
     /// Offers a sample of one part that no cache took, for its next use after `after`.
     pub fn offer(&self, key: SampleKey, bytes: Bytes, after: Tick) {
-        let contents = self.lock().contents.clone();
+        let contents = lock(&self.0.state).contents.clone();
         let Some(next) = contents.and_then(|contents| contents.next_use(key, after)) else { return };
-        let mut state = self.lock();
+        let mut state = lock(&self.0.state);
         let limit = state.limit;
         state.kept.insert((key, 0), next, bytes, limit);
     }
@@ -397,7 +392,7 @@ pub(crate) struct ReadGuard {
 
 impl Drop for ReadGuard {
     fn drop(&mut self) {
-        drop(self.units.lock().end(&self.read));
+        drop(lock(&self.units.0.state).end(&self.read));
     }
 }
 
@@ -412,7 +407,7 @@ pub(crate) struct DueGuard {
 impl Drop for DueGuard {
     fn drop(&mut self) {
         let Some(inner) = self.units.upgrade() else { return };
-        let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&inner.state);
         if state.run != self.run {
             return;
         }

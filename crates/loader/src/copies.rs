@@ -16,11 +16,11 @@
 //! charges.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample};
+use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample, lock};
 use foreread_types::SampleKey;
 use futures::FutureExt;
 
@@ -89,11 +89,6 @@ impl PendingCopies {
         Some(copy.freeze())
     }
 
-    /// Every change is made in one step, so a poisoned lock is usable.
-    fn table(&self) -> MutexGuard<'_, CopyTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Copies `sample` and stores it in the cache at `level`. Must be called within a runtime.
     pub(crate) fn begin(
         &self,
@@ -139,17 +134,17 @@ impl PendingCopies {
 
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
-        let cancelled = self.table().pending.remove(&(key, level));
+        let cancelled = lock(&self.table).pending.remove(&(key, level));
         drop(cancelled); // outside of the lock, because a released charge may call back
     }
 
     /// The sample that is being copied into the cache at `level`.
     pub(crate) fn get(&self, key: SampleKey, level: usize) -> Option<Sample> {
-        self.table().pending.get(&(key, level)).map(|(_, sample)| sample.clone())
+        lock(&self.table).pending.get(&(key, level)).map(|(_, sample)| sample.clone())
     }
 
     fn guard(&self, copy: CopyKey, sample: Sample) -> CopyGuard {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         table.latest += 1;
         let number = table.latest;
         let replaced = table.pending.insert(copy, (number, sample));
@@ -176,7 +171,7 @@ impl CopyGuard {
             let mut store = Box::pin(cache.store(room, key, sample.clone()));
             // Under the lock, so that a removal comes after it or cancels it.
             let begun = {
-                let table = self.copies.table();
+                let table = lock(&self.copies.table);
                 if table.pending.get(&self.copy).is_none_or(|(number, _)| *number != self.number) {
                     return OfferEnd::Cancelled;
                 }
@@ -213,7 +208,7 @@ impl CopyGuard {
     async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
         let _original = {
-            let mut table = self.copies.table();
+            let mut table = lock(&self.copies.table);
             let Some((_, original)) = self.end(&mut table) else { return };
             if store.as_mut().now_or_never().is_some() {
                 drop(table);
@@ -227,7 +222,7 @@ impl CopyGuard {
 
 impl Drop for CopyGuard {
     fn drop(&mut self) {
-        let ended = self.end(&mut self.copies.table());
+        let ended = self.end(&mut lock(&self.copies.table));
         drop(ended); // outside of the lock
     }
 }
@@ -260,7 +255,7 @@ mod tests {
         copies.cancel(key(3), 0);
         // A later use wants it again.
         begin(3);
-        while staging.used() > 0 || !copies.table().pending.is_empty() {
+        while staging.used() > 0 || !lock(&copies.table).pending.is_empty() {
             tokio::task::yield_now().await;
         }
         let kept: Vec<u64> =
@@ -365,7 +360,7 @@ mod tests {
         while staging.used() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(cache.0.is_empty() && copies.table().pending.is_empty());
+        assert!(cache.0.is_empty() && lock(&copies.table).pending.is_empty());
         assert_eq!(lost.load(Relaxed), 1000);
     }
 

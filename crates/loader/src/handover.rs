@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use foreread_oracle::Run;
+use foreread_tier::lock;
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -110,21 +111,16 @@ impl Handover {
         }
     }
 
-    /// Every change is a few assignments, so a panic elsewhere leaves the state consistent.
-    fn lock(&self) -> MutexGuard<'_, HandoverState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     // ---- the driver's side ----
 
     pub(crate) fn push(&self, batch: Batch) {
-        self.lock().queue.push_back(batch);
+        lock(&self.state).queue.push_back(batch);
         self.wake_trainer();
     }
 
     /// Ends the run after the queued batches. Only the first end counts.
     pub(crate) fn finish(&self, end: Result<(), LoadError>) {
-        self.lock().end.get_or_insert(end);
+        lock(&self.state).end.get_or_insert(end);
         self.wake_trainer();
     }
 
@@ -135,7 +131,7 @@ impl Handover {
 
     pub(crate) fn drain_events(&self) -> TrainerEvents {
         let released = self.released.swap(0, Ordering::AcqRel);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let look_ahead = state.new_look_ahead.take();
         let events = TrainerEvents {
             waiting: state.waiting,
@@ -172,7 +168,7 @@ impl Handover {
 
     /// The next batch, the end (`Some(None)`), or `None` if there is neither yet.
     fn take(&self) -> Option<Option<Result<Batch, LoadError>>> {
-        let (item, wakes_driver) = self.take_from(&mut self.lock());
+        let (item, wakes_driver) = self.take_from(&mut lock(&self.state));
         if wakes_driver {
             self.driver.notify_one();
         }
@@ -239,7 +235,7 @@ impl Handover {
         // `None` means unlimited.
         let until = Instant::now().checked_add(timeout);
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if state.is_ready() {
                 return Some(state);
@@ -257,7 +253,7 @@ impl Handover {
             if wakes_driver {
                 drop(state);
                 self.driver.notify_one();
-                state = self.lock();
+                state = lock(&self.state);
             }
             if !state.is_ready() {
                 state = match left() {
@@ -272,19 +268,19 @@ impl Handover {
     }
 
     pub(crate) fn report(&self) -> RunReport {
-        self.lock().account.report().clone()
+        lock(&self.state).account.report().clone()
     }
 
     pub(crate) fn history(&self) -> History {
-        self.lock().history.clone()
+        lock(&self.state).history.clone()
     }
 
     pub(crate) fn look_ahead(&self) -> LookAhead {
-        self.lock().tuner.look_ahead()
+        lock(&self.state).tuner.look_ahead()
     }
 
     /// The pass and the index of the last batch taken.
     pub(crate) fn last_taken(&self) -> Option<(usize, u64)> {
-        self.lock().last
+        lock(&self.state).last
     }
 }

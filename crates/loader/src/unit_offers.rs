@@ -8,9 +8,10 @@
 //! [`STUCK`], none wait any more, and the end of the loader ends all of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foreread_tier::lock;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -59,7 +60,7 @@ impl UnitOffers {
 
     /// A sample was stored.
     pub(crate) fn advanced(&self) {
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.progress) = Instant::now();
     }
 
     /// Whether some samples wait.
@@ -69,7 +70,7 @@ impl UnitOffers {
 
     /// Whether samples wait for a disk that stores nothing.
     pub(crate) fn is_stuck(&self) -> bool {
-        let progress = *self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = *lock(&self.progress);
         self.is_waiting() && progress.elapsed() > STUCK
     }
 

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
+use foreread_layers::{Breaker, DeadlinePolicy};
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetLineage, DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook};
 use foreread_tier::TierError;
@@ -147,9 +147,8 @@ pub fn report_of(tier: &DiskTier, capacity: u64, datasets: u32) -> DiskReport {
 /// `tier` with a timeout and a circuit breaker. A device that stops responding costs each read a
 /// timeout. Then it gets no requests for a while, and the origin is read instead.
 pub fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
-    let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
     let deadline = DeadlinePolicy::default().with_floor(READ_TIMEOUT);
-    Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))
+    Arc::new(Breaker::new(tier, deadline, "the disk", 0))
 }
 
 /// The footprints of the run's datasets in the tier, in bytes.

@@ -4,11 +4,11 @@
 //! thread only if that sleeps.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use foreread_tier::TierError;
+use foreread_tier::{TierError, lock};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::StoreError;
@@ -74,17 +74,13 @@ impl AnswerQueue {
 
     /// Passes an answer to the server thread.
     pub(crate) fn push(&self, connection: u64, tag: u32, answer: AnswerBody) {
-        self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(PostedAnswer {
-            connection,
-            tag,
-            answer,
-        });
+        lock(&self.posted).push(PostedAnswer { connection, tag, answer });
         self.wake();
     }
 
     /// Takes all answers.
     pub(crate) fn take(&self, into: &mut Vec<PostedAnswer>) {
-        std::mem::swap(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner), into);
+        std::mem::swap(&mut *lock(&self.posted), into);
     }
 
     /// Whether the thread may sleep because there is no answer. From here on it is woken for new
@@ -93,8 +89,7 @@ impl AnswerQueue {
         // Sequentially consistent with `wake`: either this sees the answer, or `wake` sees that the
         // thread sleeps.
         self.awake.store(false, Ordering::SeqCst);
-        self.posted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-            && !self.stopping.load(Ordering::SeqCst)
+        lock(&self.posted).is_empty() && !self.stopping.load(Ordering::SeqCst)
     }
 
     /// Called after a sleep. `was_woken`: whether `wake_fd` is readable.

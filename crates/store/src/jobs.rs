@@ -7,34 +7,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_types::{SampleKey, Tick};
 
-use crate::{Answer, ConnectionId, StoreError};
+use crate::{Answer, ConnectionId, StoreError, StoreRequest};
 
 /// How often a call looks whether it is to end.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A call of a job, and the receiver of its answer.
-pub struct StoreCall {
-    /// The argument.
-    pub payload: Bytes,
-    /// Called once, on any thread.
-    pub answer: Answer,
-}
-
-impl Debug for StoreCall {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreCall").field("payload", &self.payload.len()).finish_non_exhaustive()
-    }
-}
-
 /// Serves jobs.
 pub trait StoreJobs: Debug + Send + Sync + 'static {
-    /// Carries out a call of [`attach`](crate::attach). It must not block.
-    fn carry_out(&self, connection: ConnectionId, name: &str, call: StoreCall);
+    /// Carries out a call of [`attach`](crate::attach). It must not block. Calls `answer` once, on
+    /// any thread.
+    fn carry_out(&self, connection: ConnectionId, name: &str, payload: Bytes, answer: Answer);
 
     /// Requests samples for a job, with its own numbers of datasets. It must not block.
-    fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>);
+    fn request(&self, connection: ConnectionId, samples: Vec<StoreRequest>);
 
     /// A job has ended.
     fn end(&self, connection: ConnectionId);
@@ -62,7 +48,7 @@ impl LocalClient {
     ///
     /// # Errors
     /// [`Gone`](crate::StoreErrorKind::Gone) if the store has ended.
-    pub fn request(&self, samples: Vec<(SampleKey, Tick, Answer)>) -> Result<(), StoreError> {
+    pub fn request(&self, samples: Vec<StoreRequest>) -> Result<(), StoreError> {
         let store = self.store.upgrade().ok_or_else(StoreError::gone)?;
         store.request(self.connection, samples);
         Ok(())
@@ -85,8 +71,8 @@ impl LocalClient {
             // A caller that has ended needs no answer.
             let _ = sender.send(result);
         });
-        let call = StoreCall { payload: Bytes::copy_from_slice(payload), answer };
-        self.store.upgrade().ok_or_else(StoreError::gone)?.carry_out(self.connection, name, call);
+        let (store, payload) = (self.store.upgrade(), Bytes::copy_from_slice(payload));
+        store.ok_or_else(StoreError::gone)?.carry_out(self.connection, name, payload, answer);
         loop {
             match answered.recv_timeout(STOP_INTERVAL) {
                 Ok(result) => return result.map(Vec::from).map_err(StoreError::sample),

@@ -96,7 +96,7 @@ pub use host::{
     Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, OriginUse, SampleBlock,
     SampleReader, StoreCounts, StoreJob, StoreRequest, StoreStatus,
 };
-pub use jobs::{LocalClient, StoreCall, StoreJobs};
+pub use jobs::{LocalClient, StoreJobs};
 pub use requests::{ConnectionId, SampleProvider, SampleRequest, WorkerCall};
 pub use server::{Server, ServerSettings, ServerStatus};
 pub use shared_sample::SharedBytes;

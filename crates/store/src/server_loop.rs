@@ -378,7 +378,9 @@ impl Drop for ServerLoop {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::Mutex;
+
+    use foreread_tier::lock;
 
     use super::*;
     use crate::address::Address;
@@ -390,7 +392,7 @@ mod tests {
 
     impl SampleProvider for HoldingEngine {
         fn get(&self, sample_requests: Vec<SampleRequest>) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(sample_requests);
+            lock(&self.0).extend(sample_requests);
         }
 
         fn call(&self, _: WorkerCall) {}

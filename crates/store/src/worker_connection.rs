@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread_tier::lock;
 use foreread_types::{SampleKey, Tick};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -202,10 +203,6 @@ impl WorkerConnection {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the server's process is known to run.
     pub(crate) fn is_server_running(&self) -> bool {
         self.server.is_running()
@@ -218,7 +215,7 @@ impl WorkerConnection {
 
     /// Registers a caller. [`leave`](Self::leave) ends it.
     pub(crate) fn enter(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.next_caller += 1;
         state.next_caller
     }
@@ -229,7 +226,7 @@ impl WorkerConnection {
         if !self.is_own() {
             return;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         for waiting in state.waiting.values_mut().filter(|waiting| waiting.caller == Some(caller)) {
             waiting.caller = None;
         }
@@ -246,7 +243,7 @@ impl WorkerConnection {
         caller: u64,
         samples: &[(SampleKey, Tick)],
     ) -> Result<SendStatus<Vec<u32>>, StoreError> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let count = samples
             .len()
             .min(self.max_in_flight.saturating_sub(state.samples))
@@ -280,7 +277,7 @@ impl WorkerConnection {
 
     /// Makes a call, unless the maximum number is in flight.
     pub(crate) fn call(&self, caller: u64, name: &str, payload: &[u8]) -> Result<SendStatus<()>, StoreError> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.calls >= MAX_CALLS {
             return Ok(SendStatus::LimitReached);
         }
@@ -309,18 +306,18 @@ impl WorkerConnection {
 
     /// Sends a ping, unless the socket is full.
     pub(crate) fn ping(&self, number: u32) -> Result<(), StoreError> {
-        let state = self.state();
+        let state = lock(&self.state);
         self.send(&state, &wire::ping(number)).map(drop)
     }
 
     /// When the last message of the server arrived. `None` if none has arrived.
     pub(crate) fn heard(&self) -> Option<Instant> {
-        self.state().heard
+        lock(&self.state).heard
     }
 
     /// Takes the results for `caller`.
     pub(crate) fn take(&self, caller: u64) -> Vec<CallerResult> {
-        self.state().results.remove(&caller).unwrap_or_default()
+        lock(&self.state).results.remove(&caller).unwrap_or_default()
     }
 
     /// Waits until `caller` may have a result, or, with `to_send`, until the socket may be
@@ -332,7 +329,7 @@ impl WorkerConnection {
         stop_check: &mut StopCheck<'_>,
     ) -> Result<(), StoreError> {
         stop_check.check()?;
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.results.contains_key(&caller) {
             return Ok(());
         }
@@ -347,7 +344,7 @@ impl WorkerConnection {
         state.receiving = true;
         drop(state);
         let received = self.receive_or_wait(to_send);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.receiving = false;
         if let Err(error) = &received {
             state.end.get_or_insert_with(|| error.clone());
@@ -360,7 +357,7 @@ impl WorkerConnection {
 
     /// Receives messages, and waits if there are none. An error ends the connection.
     fn receive_or_wait(&self, to_send: bool) -> Result<(), StoreError> {
-        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = lock(&self.buffer);
         if self.receive(&mut buffer)? {
             return Ok(());
         }
@@ -386,7 +383,7 @@ impl WorkerConnection {
             if let Some(descriptor) = descriptor {
                 self.map_region(records.answer(), descriptor)?;
             }
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.heard = Some(Instant::now());
             while let Some(answer) = records.answer() {
                 answer.and_then(|answer| self.on(&mut state, answer)).map_err(malformed)?;
@@ -405,7 +402,7 @@ impl WorkerConnection {
             return Err(StoreError::malformed("a descriptor without a region from the main process"));
         };
         let region = Arc::new(ReadMapping::open(descriptor, length, self.passes_on)?);
-        self.state().regions.insert(number, region);
+        lock(&self.state).regions.insert(number, region);
         Ok(())
     }
 
@@ -463,7 +460,7 @@ impl WorkerConnection {
     pub(crate) fn release(&self, slot: u32, length: usize) {
         // A forked child holds nothing, and a thread that does not exist there may own the lock.
         if self.is_own() {
-            self.add_release(&mut self.state(), slot, length);
+            self.add_release(&mut lock(&self.state), slot, length);
         }
     }
 

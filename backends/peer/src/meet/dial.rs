@@ -82,7 +82,6 @@ pub(super) struct Rank0Dialer {
 }
 
 /// An authenticated connection to rank 0.
-#[derive(Debug)]
 pub(super) struct Rank0Connection {
     pub connection: ControlConnection,
     pub at: Address,

@@ -34,7 +34,7 @@ use super::node::{host_name, node_id};
 use super::notice::{PrivateDirectory, Rank0Notice, no_token};
 use super::settings::RendezvousSettings;
 use super::{MeetError, MeetErrorKind};
-use crate::lock::lock;
+use foreread_tier::lock;
 
 /// Socket names that rank 0 may use on one node. Another user's process may have the first.
 const SOCKET_NAMES: u32 = 8;

@@ -24,9 +24,9 @@ use super::owned_task::OwnedTask;
 use super::roster::RunRoster;
 use super::run_session::{Outbox, RunEvents, run};
 use crate::counters::PeerCounters;
-use crate::lock::lock;
 use crate::peer_client::{PeerClient, PeerClientFactory};
 use crate::server::PeerServer;
+use foreread_tier::lock;
 
 /// Timeout for sending the final messages.
 const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::leader::Leader;
 use super::link::LinkTraffic;
-use crate::lock::lock;
+use foreread_tier::lock;
 
 #[derive(Debug)]
 pub(super) struct Hub {

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use foreread_connection::Address;
 
-use crate::lock::lock;
+use foreread_tier::lock;
 
 /// The loaders of one process at one rendezvous address, as rank 0. All of them share an
 /// [`Arc`](std::sync::Arc) of it ([`RendezvousSettings::board`](super::RendezvousSettings::board)).

@@ -6,8 +6,8 @@ use foreread_connection::Address;
 use foreread_types::Rank;
 
 use super::messages::RankInfo;
-use crate::lock::lock;
 use crate::peer_client::{PeerClient, PeerClientFactory};
+use foreread_tier::lock;
 
 /// The ranks of a run.
 #[derive(Debug)]

@@ -475,7 +475,7 @@ async fn rendezvous_connections_are_passed_to_their_receiver() {
     drop(theirs);
     assert_eq!(ours.receive(10).await.unwrap(), None);
     drop(meetings);
-    let refused = open().await.unwrap_err();
+    let refused = open().await.err().unwrap();
     assert_eq!(refused.kind(), foreread_peer::WireErrorKind::Refused);
 }
 

@@ -5,11 +5,12 @@
 //! queue. The price: the agent looks at its jobs once per second, even without clients.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
 use foreread_host::status::AgentStatus;
+use foreread_tier::lock;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -132,7 +133,7 @@ impl fmt::Debug for StatusSnapshot {
 impl StatusSnapshot {
     fn new(status: Box<dyn ShownStatus>, history: &Arc<Mutex<StatusHistory>>) -> Self {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut points = history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut points = lock(&history);
         let point = points.add(status.agent(), time, Instant::now());
         drop(points);
         let (status_text, event_text, history_text, metrics_text) = Default::default();
@@ -156,7 +157,7 @@ impl StatusSnapshot {
 
     /// The last points as JSON.
     pub(super) fn history(&self) -> Bytes {
-        let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner).to_json().into();
+        let history = || lock(&self.history).to_json().into();
         self.history_text.get_or_init(history).clone()
     }
 

@@ -74,6 +74,7 @@ impl HttpFiles {
     pub(super) fn bind_socket(&self) -> io::Result<UnixListener> {
         let listener = UnixListener::bind(&self.socket)?;
         std::fs::set_permissions(&self.socket, Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
         Ok(listener)
     }
 

@@ -85,16 +85,31 @@ impl HttpListeners {
         status: impl Fn() -> T + Send + 'static,
     ) -> HttpServer {
         let feed = StatusFeed::start(runtime, status);
-        if let Some(unix) = self.unix {
-            let routes = routes::router(feed.clone(), Arc::new(HttpAccess::Owner));
-            runtime.spawn(serving::serve(unix, routes));
+        // Sockets belong to a runtime.
+        let _runtime = runtime.enter();
+        let unusable = |error: &std::io::Error| tracing::warn!(%error, "no HTTP interface");
+        let unix = self.unix.map(|unix| tokio::net::UnixListener::from_std(unix).inspect_err(unusable));
+        if let Some(Ok(unix)) = unix {
+            let (routes, unix) = (routes::router(feed.clone(), Arc::new(HttpAccess::Owner)), Arc::new(unix));
+            let accept = move || {
+                let unix = Arc::clone(&unix);
+                async move { Ok(unix.accept().await?.0) }
+            };
+            runtime.spawn(serving::serve(accept, routes));
         }
         let mut address = None;
-        if let Some(loopback) = self.loopback {
-            address = Some(loopback.address);
-            let access = HttpAccess::token(loopback.token, loopback.address.port());
-            runtime.spawn(serving::serve(loopback.listener, routes::router(feed, Arc::new(access))));
-            tracing::info!(address = %loopback.address, "the agent's page is served");
+        if let Some(Loopback { listener, address: at, token }) = self.loopback
+            && let Ok(tcp) = tokio::net::TcpListener::from_std(listener).inspect_err(unusable)
+        {
+            address = Some(at);
+            let (routes, tcp) =
+                (routes::router(feed, Arc::new(HttpAccess::token(token, at.port()))), Arc::new(tcp));
+            let accept = move || {
+                let tcp = Arc::clone(&tcp);
+                async move { Ok(tcp.accept().await?.0) }
+            };
+            runtime.spawn(serving::serve(accept, routes));
+            tracing::info!(address = %at, "the agent's page is served");
         }
         HttpServer { address, _files: self.files }
     }
@@ -107,6 +122,7 @@ impl Loopback {
         }
         let failed = |error| AgentError::system(format!("cannot listen on {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let token =
             AccessToken::random().map_err(|error| AgentError::system("cannot make a token", error))?;

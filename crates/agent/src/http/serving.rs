@@ -33,65 +33,16 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted, because descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket of the standard library whose connections are served.
-pub(super) trait Listen: Send + 'static {
-    type Accept: Accept;
-
-    /// Makes it one of this runtime.
-    fn into_async(self) -> io::Result<Self::Accept>;
-}
-
-/// A socket of the runtime.
-pub(super) trait Accept: Send + Sync + 'static {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-}
-
-impl Listen for std::os::unix::net::UnixListener {
-    type Accept = tokio::net::UnixListener;
-
-    fn into_async(self) -> io::Result<Self::Accept> {
-        self.set_nonblocking(true)?;
-        tokio::net::UnixListener::from_std(self)
-    }
-}
-
-impl Listen for std::net::TcpListener {
-    type Accept = tokio::net::TcpListener;
-
-    fn into_async(self) -> io::Result<Self::Accept> {
-        self.set_nonblocking(true)?;
-        tokio::net::TcpListener::from_std(self)
-    }
-}
-
-impl Accept for tokio::net::UnixListener {
-    type Stream = tokio::net::UnixStream;
-
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        self.accept().await.map(|(stream, _)| stream)
-    }
-}
-
-impl Accept for tokio::net::TcpListener {
-    type Stream = tokio::net::TcpStream;
-
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        self.accept().await.map(|(stream, _)| stream)
-    }
-}
-
-/// Serves the connections of a socket until the runtime ends.
-pub(super) async fn serve(listener: impl Listen, routes: Router) {
-    let listener = match listener.into_async() {
-        Ok(listener) => listener,
-        Err(error) => return tracing::warn!(%error, "no HTTP interface"),
-    };
+/// Serves the connections that `accept` brings, until the runtime ends.
+pub(super) async fn serve<S, A>(accept: impl Fn() -> A, routes: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Future<Output = io::Result<S>>,
+{
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // Never closed.
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
-        let stream = match Accept::accept(&listener).await {
+        let stream = match accept().await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%error, "an HTTP connection was not accepted");
@@ -243,10 +194,14 @@ mod tests {
     // semantics: AGENT-22
     fn connections_beyond_the_bound_wait_for_a_free_one() {
         run(async {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let listener = Arc::new(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
             let address = listener.local_addr().unwrap();
             let routes = Router::new().route("/", get(|| async { "here" }));
-            tokio::spawn(serve(listener, routes));
+            let accept = move || {
+                let listener = Arc::clone(&listener);
+                async move { Ok(listener.accept().await?.0) }
+            };
+            tokio::spawn(serve(accept, routes));
             let mut silent = Vec::new();
             for _ in 0..MAX_CONNECTIONS {
                 silent.push(tokio::net::TcpStream::connect(address).await.unwrap());

@@ -4,13 +4,13 @@
 //! Without rank 0, each rank ends after a time without requests. Ranks send requests once per step,
 //! so this timeout is two of the longest steps of this rank.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_loader::LocalityDeal;
 use foreread_peer::meet::{RunEnd, RunGroup};
-use foreread_tier::PeerService;
+use foreread_tier::{PeerService, lock};
 use foreread_types::Rank;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ impl GroupMember for JoinedGroup {
     }
 
     fn progress(&self, steps: u64) -> u64 {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner).note(steps, Instant::now());
+        lock(&self.steps).note(steps, Instant::now());
         self.group.progress(steps);
         self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
     }
@@ -112,7 +112,7 @@ impl GroupMember for JoinedGroup {
         // A caller's `Duration::MAX` means no bound, but a clock cannot represent the sum.
         let at_most = at_most.min(MAX_WAIT);
         let group = Arc::clone(&self.group);
-        let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).idle();
+        let silence = lock(&self.steps).idle();
         let others = Arc::clone(&self.group);
         let ended = async move {
             let until = Instant::now() + at_most;

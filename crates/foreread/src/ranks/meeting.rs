@@ -8,7 +8,7 @@
 //! their loaders in the same order. The comparison at the rendezvous reports a violation.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_host::JobHost;
@@ -17,6 +17,7 @@ use foreread_peer::meet::{
     INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
 };
 use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
+use foreread_tier::lock;
 use foreread_types::{Rank, RankOf};
 
 use super::wire;
@@ -181,7 +182,7 @@ impl Meetings {
     pub fn numbered(&self, meeting: Meeting) -> Meeting {
         let launched = &meeting.launched;
         let place = format!("{:?}", launched.rendezvous);
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         let loaders = counts.entry((launched.rank.0, place)).or_default();
         let (number, board) = (loaders.made, Arc::clone(&loaders.board));
         // The number wraps around: a loader from 65,536 loaders ago has ended.

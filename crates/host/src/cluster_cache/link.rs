@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +16,9 @@ use foreread_connection::{
 use foreread_peer::PeerClient;
 use foreread_store::StoreJob;
 use foreread_store::attach::{
-    ATTACH, Attached, BLOCKS, CATALOG, DatasetAnswer, EpochOrder, ORDER, Piece, RESTART, ReadInBlocks,
+    ATTACH, Attached, BLOCKS, CATALOG, DatasetAnswer, EpochOrder, ORDER, Piece, RESTART,
 };
-use foreread_tier::{Object, ReadFuture, ReadRequest, Span, Tier};
+use foreread_tier::{Object, ReadFuture, ReadRequest, Span, Tier, lock};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -83,10 +83,8 @@ pub(super) enum LinkCommand {
     Begin(Arc<SharedJob>, oneshot::Sender<()>),
     /// Its part of an order.
     Order(u32, Arc<EpochOrder>, Vec<u8>),
-    /// The orders of a job are void.
-    Restart(u32),
-    /// A job reads a dataset in blocks of so many bytes at first.
-    Blocks(u32, ReadInBlocks),
+    /// Another call of a job: its name and its argument.
+    Call(u32, &'static str, Bytes),
     /// A job has ended.
     End(u32),
     /// The stores or owners have changed: jobs are to be compared, and all orders sent again.
@@ -121,13 +119,13 @@ struct OpenRequest {
 impl OpenRequest {
     /// It was answered: the other agent is not slow.
     fn answered(self, bytes: u64) {
-        self.link.pace().answered(bytes, Instant::now());
+        lock(&self.link.pace).answered(bytes, Instant::now());
     }
 }
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.link.pace().end(self.number);
+        lock(&self.link.pace).end(self.number);
     }
 }
 
@@ -211,23 +209,19 @@ impl NodeLink {
 
     /// Counts a request. `None` if the other store rests, and this request is not the probe.
     fn begin_request(self: &Arc<Self>, bytes: u64) -> Option<(OpenRequest, oneshot::Receiver<()>)> {
-        let (number, ended) = self.pace().begin(bytes, Instant::now())?;
+        let (number, ended) = lock(&self.pace).begin(bytes, Instant::now())?;
         Some((OpenRequest { link: Arc::clone(self), number }, ended))
-    }
-
-    fn pace(&self) -> MutexGuard<'_, LinkPace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends late requests, or all of them if the other store is slow.
     fn end_late(&self, storage: impl FnOnce() -> StoragePace) {
         let now = Instant::now();
-        if !self.pace().look(now) {
+        if !lock(&self.pace).look(now) {
             return;
         }
         // It looks at all reads of the store.
         let storage = storage();
-        let mut pace = self.pace();
+        let mut pace = lock(&self.pace);
         let (late, slow) = (pace.end_late(storage, now), pace.rest(storage, now));
         drop(pace);
         if late > 0 {
@@ -300,7 +294,7 @@ impl LinkTask {
             link.change(HashMap::clear);
             link.is_open.store(false, Ordering::Relaxed);
             // Nothing looks at them until it is reached again.
-            link.pace().end_all();
+            lock(&link.pace).end_all();
             drop(link);
             if opened.elapsed() > SILENT {
                 self.pauses.reset();
@@ -401,8 +395,7 @@ impl LinkTask {
                 to.order(number, &order, &part).await
             }
             LinkCommand::Order(..) => Ok(()),
-            LinkCommand::Restart(job) => to.call(job, RESTART, Bytes::new()).await,
-            LinkCommand::Blocks(job, blocks) => to.blocks(job, blocks).await,
+            LinkCommand::Call(job, name, payload) => to.call(job, name, payload).await,
             LinkCommand::End(job) => self.end(to, job).await,
             LinkCommand::Again { have_moved } => self.compare(to, have_moved).await,
         }
@@ -494,7 +487,7 @@ impl LinkTask {
             return Ok(());
         };
         for blocks in job.blocks() {
-            to.blocks(number, blocks).await?;
+            to.call(number, BLOCKS, encoded(&blocks)).await?;
         }
         self.send_orders(to, &job).await?;
         for (at, answer) in (0..).zip(datasets) {
@@ -555,10 +548,6 @@ impl OtherStore {
 
     async fn call(&self, job: u32, name: &'static str, payload: Bytes) -> Result<(), WireError> {
         self.send(CALL, JobCall { job, name, payload }.encode()).await
-    }
-
-    async fn blocks(&self, job: u32, blocks: ReadInBlocks) -> Result<(), WireError> {
-        self.call(job, BLOCKS, encoded(&blocks)).await
     }
 
     async fn order(&self, job: u32, order: &EpochOrder, part: &[u8]) -> Result<(), WireError> {

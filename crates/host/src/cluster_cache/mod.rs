@@ -39,15 +39,16 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use foreread_connection::Address;
 use foreread_peer::{PeerClient, PeerClientFactory};
 use foreread_planner::Owners;
-use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
+use foreread_store::attach::{Attach, BLOCKS, EpochOrder, RESTART, ReadInBlocks};
 use foreread_store::{NodeStore, StoreJob};
-use foreread_tier::{Buffers, OpenContext, ReadFuture};
+use foreread_tier::{Buffers, OpenContext, ReadFuture, lock};
 use foreread_types::{DatasetId, SampleId, Tick};
 use futures::future::join_all;
 use tokio::runtime::Handle;
@@ -65,6 +66,7 @@ use self::roster::{ClusterView, ViewedNode};
 use self::serving::run_of;
 pub use self::serving::{LinkedJobs, ShareServer, ShareService};
 pub use self::shared_dataset::SharedDataset;
+use crate::json::encoded;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -120,21 +122,17 @@ impl ClusterCache {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, ClusterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn view(&self) -> Arc<ClusterView> {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn member(&self) -> Option<ClusterMember> {
-        self.member.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.member).clone()
     }
 
     /// Takes part from the next roster on.
     pub fn join(&self, member: ClusterMember) {
-        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
+        *lock(&self.member) = Some(member);
     }
 
     /// Whether its stores belong to one job, with the owners of its plan.
@@ -164,14 +162,14 @@ impl ClusterCache {
 
     /// Adds a dataset that the store knows.
     pub(crate) fn add_dataset(&self, dataset: Arc<SharedDataset>) {
-        self.lock().datasets.push(Arc::clone(&dataset));
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        lock(&self.state).datasets.push(Arc::clone(&dataset));
+        let _applying = lock(&self.applying);
         self.apply_to(&dataset, &self.view());
     }
 
     /// Forgets a dataset without jobs.
     pub(crate) fn remove_dataset(&self, id: DatasetId) {
-        self.lock().datasets.retain(|dataset| dataset.id() != Some(id));
+        lock(&self.state).datasets.retain(|dataset| dataset.id() != Some(id));
     }
 
     fn apply_to(&self, dataset: &Arc<SharedDataset>, view: &ClusterView) {
@@ -185,7 +183,7 @@ impl ClusterCache {
     /// is not for a runtime's thread.
     pub fn set_roster(&self, roster: &ClusterRoster) {
         let Some(member) = self.member() else { return };
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _applying = lock(&self.applying);
         let before = self.view();
         if !roster.nodes.iter().any(|node| node.instance == member.own.instance) {
             // It was made before this agent was connected.
@@ -213,7 +211,7 @@ impl ClusterCache {
         let (have_moved, view) = (view.differs(before), Arc::new(view));
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
         if have_moved {
-            let datasets = self.lock().datasets.clone();
+            let datasets = lock(&self.state).datasets.clone();
             datasets.iter().for_each(|dataset| self.apply_to(dataset, &view));
         }
         // New links may have missed jobs that began or ended meanwhile.
@@ -224,7 +222,7 @@ impl ClusterCache {
     /// each sample of each dataset, so it is not for a runtime's thread.
     pub(crate) fn link_job(&self, stores: JobStores) {
         let JobStores { stores, own, owners, datasets } = stores;
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _applying = lock(&self.applying);
         let of_own = stores.get(own).map(|(name, _)| name.clone());
         let viewed = |(other, peer): (StoreName, Option<Arc<PeerClient>>)| {
             let StoreName { node, instance } = other.clone();
@@ -253,12 +251,12 @@ impl ClusterCache {
     /// Tells the owners of its samples about a job. Waits a moment until they know it.
     pub(crate) async fn begin_job(&self, job: StoreJob, attach: &Attach, datasets: &[Option<DatasetId>]) {
         self.end_job(job);
-        let known = self.lock().datasets.clone();
+        let known = lock(&self.state).datasets.clone();
         let find = |id: DatasetId| known.iter().find(|it| it.id() == Some(id)).cloned();
         let datasets = datasets.iter().map(|id| id.and_then(find)).collect();
         let number = self.next_job.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(SharedJob::new(number, job, attach.clone(), datasets));
-        self.lock().jobs.insert(job, Arc::clone(&shared));
+        lock(&self.state).jobs.insert(job, Arc::clone(&shared));
         let sent = |link: &Arc<NodeLink>| {
             let is_known = link.begin(&shared);
             // The others are not reached, and nothing is to be waited for.
@@ -270,7 +268,7 @@ impl ClusterCache {
     /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is
     /// not for a runtime's thread.
     pub(crate) fn announce(&self, job: StoreJob, order: EpochOrder) {
-        let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
+        let Some(job) = lock(&self.state).jobs.get(&job).cloned() else { return };
         let view = self.view();
         let order = job.add(order);
         let Some(dataset) = job.dataset(order.dataset) else { return };
@@ -287,22 +285,24 @@ impl ClusterCache {
 
     /// A job reads the shards of one of its datasets in blocks at first.
     pub(crate) fn read_in_blocks(&self, job: StoreJob, blocks: ReadInBlocks) {
-        let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
+        let Some(job) = lock(&self.state).jobs.get(&job).cloned() else { return };
         job.read_in_blocks(blocks);
-        self.view().links().for_each(|link| link.send(LinkCommand::Blocks(job.number, blocks)));
+        let call = || LinkCommand::Call(job.number, BLOCKS, encoded(&blocks));
+        self.view().links().for_each(|link| link.send(call()));
     }
 
     /// A job will announce other orders.
     pub(crate) fn restart(&self, job: StoreJob) {
-        if let Some(job) = self.lock().jobs.get(&job) {
+        if let Some(job) = lock(&self.state).jobs.get(&job) {
             job.restart();
-            self.view().links().for_each(|link| link.send(LinkCommand::Restart(job.number)));
+            let call = || LinkCommand::Call(job.number, RESTART, Bytes::new());
+            self.view().links().for_each(|link| link.send(call()));
         }
     }
 
     /// A job has ended.
     pub(crate) fn end_job(&self, job: StoreJob) {
-        let ended = self.lock().jobs.remove(&job);
+        let ended = lock(&self.state).jobs.remove(&job);
         if let Some(ended) = ended {
             self.view().links().for_each(|link| link.send(LinkCommand::End(ended.number)));
         }
@@ -329,13 +329,13 @@ impl ClusterCache {
 
 impl LinkedCache for ClusterCache {
     fn jobs(&self) -> Vec<Arc<SharedJob>> {
-        self.lock().jobs.values().cloned().collect()
+        lock(&self.state).jobs.values().cloned().collect()
     }
 
     fn storage_pace(&self) -> StoragePace {
         let stores = self.view().links().count().max(1) as u64;
         let (patience, is_relayed) = {
-            let state = self.lock();
+            let state = lock(&self.state);
             let patience = state.datasets.iter().filter_map(|dataset| dataset.patience).max();
             (patience, state.datasets.iter().any(|dataset| dataset.is_relayed))
         };
@@ -353,7 +353,7 @@ impl LinkedCache for ClusterCache {
             Some(why) => tracing::warn!(node, why, "another node keeps no samples of a dataset"),
             None => tracing::info!(node, "another node keeps samples of a dataset now"),
         }
-        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _applying = lock(&self.applying);
         self.apply_to(dataset, &self.view());
     }
 

@@ -1,10 +1,11 @@
 //! The jobs of this store, and the orders that other stores may still need.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foreread_store::StoreJob;
 use foreread_store::attach::{Attach, AttachDataset, EpochOrder, ReadInBlocks};
+use foreread_tier::lock;
 
 use super::shared_dataset::SharedDataset;
 
@@ -48,27 +49,23 @@ impl SharedJob {
         Attach { datasets, ..self.attach.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<EpochOrder>>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn dataset(&self, number: u32) -> Option<&Arc<SharedDataset>> {
         self.datasets.get(number as usize)?.as_ref()
     }
 
     pub(super) fn read_in_blocks(&self, blocks: ReadInBlocks) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(blocks.dataset, blocks);
+        lock(&self.blocks).insert(blocks.dataset, blocks);
     }
 
     /// Datasets with shards that are read in blocks at first.
     pub(super) fn blocks(&self) -> Vec<ReadInBlocks> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
+        lock(&self.blocks).values().copied().collect()
     }
 
     /// Keeps an order for owners that come later.
     pub(super) fn add(&self, order: EpochOrder) -> Arc<EpochOrder> {
         let order = Arc::new(order);
-        let mut orders = self.lock();
+        let mut orders = lock(&self.orders);
         let is_same = |other: &Arc<EpochOrder>| other.dataset == order.dataset;
         if orders.iter().filter(|other| is_same(other)).count() >= MOST_ORDERS
             && let Some(oldest) = orders.iter().position(is_same)
@@ -80,11 +77,11 @@ impl SharedJob {
     }
 
     pub(super) fn restart(&self) {
-        self.lock().clear();
+        lock(&self.orders).clear();
     }
 
     pub(super) fn orders(&self) -> Vec<Arc<EpochOrder>> {
-        self.lock().iter().cloned().collect()
+        lock(&self.orders).iter().cloned().collect()
     }
 }
 

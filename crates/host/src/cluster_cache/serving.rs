@@ -6,7 +6,7 @@
 //! one's client is refused.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -20,9 +20,9 @@ use foreread_connection::{
 use foreread_launcher::INTERFACE;
 use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, ServerLimits};
 use foreread_store::attach::{ATTACH, Attached};
-use foreread_store::{Answer, ConnectionId, StoreCall, StoreJobs};
+use foreread_store::{ConnectionId, StoreJobs, StoreRequest};
 use foreread_tier::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService};
-use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
+use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -203,8 +203,8 @@ fn connection_of(number: u32) -> ConnectionId {
 impl PeerService for ShareService {
     fn serve(&self, _from: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
         let (answers, mut replies) = mpsc::unbounded_channel();
-        let mut open: HashSet<u32> = requested.iter().map(|request| request.tag).collect();
-        let mut by_job: BTreeMap<u32, Vec<(SampleKey, Tick, Answer)>> = BTreeMap::new();
+        let mut open: BTreeSet<u32> = requested.iter().map(|request| request.tag).collect();
+        let mut by_job: BTreeMap<u32, Vec<StoreRequest>> = BTreeMap::new();
         let (mut patient, mut are_patient) = (BTreeSet::new(), BTreeMap::new());
         for PeerRequest { tag, key, due } in requested {
             let dataset = DatasetId(key.dataset.0 % MAX_DATASETS as u32);
@@ -217,8 +217,8 @@ impl PeerService for ShareService {
             if *are_patient.entry(key.dataset).or_insert_with(is_patient) {
                 patient.insert(tag);
             }
-            let of_job = by_job.entry(job).or_default();
-            of_job.push((SampleKey::new(dataset, key.id), due, Box::new(answer)));
+            let (key, answer) = (SampleKey::new(dataset, key.id), Box::new(answer));
+            by_job.entry(job).or_default().push(StoreRequest { key, due, answer });
         }
         for (number, requests) in by_job {
             self.jobs.request(connection_of(number), requests);
@@ -231,10 +231,8 @@ impl PeerService for ShareService {
             }
             ready.push(reply);
         }
-        let mut open: Vec<u32> = open.into_iter().collect();
-        open.sort_unstable();
         ready.extend(open.iter().map(|tag| PeerReply::Reading { tag: *tag }));
-        patient.retain(|tag| open.binary_search(tag).is_ok());
+        patient.retain(|tag| open.contains(tag));
         let ready = futures::stream::iter(ready);
         if patient.is_empty() {
             let later = futures::stream::poll_fn(move |context| replies.poll_recv(context));
@@ -321,7 +319,7 @@ async fn carry_out(
         let (done, answer) = oneshot::channel();
         // The task may have ended.
         let answered = Box::new(move |result| drop(done.send(result)));
-        jobs.carry_out(connection, name, StoreCall { payload, answer: answered });
+        jobs.carry_out(connection, name, payload, answered);
         let answer = match answer.await {
             Ok(Ok(answer)) if name == ATTACH => numbered(&answer, first),
             Ok(Ok(_)) => continue,

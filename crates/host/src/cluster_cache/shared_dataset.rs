@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_planner::HashedOwners;
 use foreread_store::NodeStore;
+use foreread_tier::lock;
 use foreread_types::{DatasetId, SampleId, Sizes};
 
 use super::names::text_hash;
@@ -83,12 +84,12 @@ impl SharedDataset {
 
     /// Notes whether a node does not keep it. Returns whether that is new.
     pub(super) fn set_refused(&self, node: &str, is_refused: bool) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = lock(&self.refused);
         if is_refused { refused.insert(node.to_owned()) } else { refused.remove(node) }
     }
 
     pub(super) fn is_refused(&self, node: &str) -> bool {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         !refused.is_empty() && refused.contains(node)
     }
 }

@@ -21,9 +21,7 @@ use foreread_peer_testing::SimulatedNetwork;
 use foreread_store::attach::{
     ATTACH, Attach, AttachDataset, Attached, CATALOG, DatasetAnswer, EpochOrder, ORDER, OrderPiece, RESTART,
 };
-use foreread_store::{
-    Answer, ConnectionId, NodeStore, SampleReader, StoreCall, StoreJob, StoreJobs, StoreRequest,
-};
+use foreread_store::{Answer, ConnectionId, NodeStore, SampleReader, StoreJob, StoreJobs, StoreRequest};
 use foreread_tier::{ArenaBuffers, Object, ReadFuture};
 use foreread_tier_testing::TestRandom;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick, mix};
@@ -152,7 +150,7 @@ impl LinkedJobs for Jobs {
 }
 
 impl StoreJobs for Jobs {
-    fn carry_out(&self, connection: ConnectionId, name: &str, StoreCall { payload, answer }: StoreCall) {
+    fn carry_out(&self, connection: ConnectionId, name: &str, payload: Bytes, answer: Answer) {
         let mut connections = self.connections.lock().unwrap();
         let Some((there, job)) = connections.get_mut(&connection) else { return };
         let mut result = Bytes::new();
@@ -180,12 +178,11 @@ impl StoreJobs for Jobs {
         answer(Ok(result));
     }
 
-    fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
+    fn request(&self, connection: ConnectionId, samples: Vec<StoreRequest>) {
         let job = self.connections.lock().unwrap().get(&connection).and_then(|(_, job)| *job);
         // Dropped requests are answered by an error.
         let Some(job) = job else { return };
-        let requests = samples.into_iter().map(|(key, due, answer)| StoreRequest { key, due, answer });
-        self.store.request(job, requests.collect());
+        self.store.request(job, samples);
     }
 
     fn end(&self, connection: ConnectionId) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use foreread_local::disk::{DiskDirectory, reserve};
 use foreread_open::error::{Error, Result};
+use foreread_tier::lock;
 
 use super::{DiskDataset, HostDisk};
 
@@ -20,18 +21,18 @@ impl HostDisk {
             .map(|directory| reserve(&directory))
             .collect::<Result<_, _>>()
             .map_err(Error::disk)?;
-        self.lock().reserved = reserved.into_iter().flatten().collect();
+        lock(&self.state).reserved = reserved.into_iter().flatten().collect();
         Ok(())
     }
 
     /// Why the disks keep no samples, if they cannot be used.
     pub fn problem(&self) -> Option<String> {
-        self.lock().problem.clone()
+        lock(&self.state).problem.clone()
     }
 
     /// Notes whether a dataset has jobs, and whether it keeps its room without them.
     pub fn set_use(&self, dataset: DiskDataset, has_jobs: bool, is_pinned: bool) {
-        if let Some(there) = self.lock().datasets.get_mut(dataset.0) {
+        if let Some(there) = lock(&self.state).datasets.get_mut(dataset.0) {
             if there.has_jobs || has_jobs {
                 there.latest = Instant::now();
             }
@@ -42,14 +43,14 @@ impl HostDisk {
     /// Notes that a dataset has left. Its samples stay until others need their room, and belong to
     /// it again when it is added again.
     pub(crate) fn leave(&self, dataset: DiskDataset) {
-        if let Some(there) = self.lock().datasets.get_mut(dataset.0) {
+        if let Some(there) = lock(&self.state).datasets.get_mut(dataset.0) {
             (there.has_jobs, there.is_pinned, there.listener) = (false, false, None);
         }
     }
 
     /// Changes the capacities per day that may be written.
     pub fn set_writes_per_day(&self, capacities: f64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.per_day = capacities;
         if let Some(wear) = &mut state.wear {
             wear.set_per_day(capacities, self.begun.elapsed());
@@ -58,6 +59,6 @@ impl HostDisk {
 
     /// The capacities per day that may be written.
     pub fn writes_per_day(&self) -> f64 {
-        self.lock().per_day
+        lock(&self.state).per_day
     }
 }

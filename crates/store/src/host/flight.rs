@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use foreread_planner::NodeOwner;
-use foreread_tier::{ErrorKind, ReadFuture, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, TierError, lock};
 use foreread_types::{SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -68,7 +68,7 @@ fn begin_one(inner: &StoreInner, flight: Flight, read: ReadFuture) {
     let (before, key) = (IS_STARTING.replace(true), flight.key);
     let reading = inner.runtime.spawn(async move { flight.complete(read.await) });
     IS_STARTING.set(before);
-    if let Some(flight) = inner.lock().flights.get_mut(&key) {
+    if let Some(flight) = lock(&inner.state).flights.get_mut(&key) {
         flight.abort = Some(reading.abort_handle());
     }
 }
@@ -103,7 +103,7 @@ impl Flight {
     fn end(&mut self, received: Result<Bytes, TierError>) {
         self.is_open = false;
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
-        let mut state = self.inner.lock();
+        let mut state = lock(&self.inner.state);
         let flight = state.flights.remove(&self.key).unwrap_or_default();
         let SampleFlight { waiting, reader, is_on_disk, is_of_node, .. } = flight;
         let SampleFlight { is_for_disk, is_in_block, has_block, requested, .. } = flight;
@@ -192,7 +192,7 @@ impl DiskWrite {
 
 impl Drop for DiskWrite {
     fn drop(&mut self) {
-        let bytes = self.inner.lock().written_behind.remove(&self.key);
+        let bytes = lock(&self.inner.state).written_behind.remove(&self.key);
         // Without the lock: it may unmap memory.
         drop(bytes);
     }

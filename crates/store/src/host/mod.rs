@@ -35,12 +35,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_planner::{
     CacheBounds, DatasetCosts, EpochUses, NextUseCache, NodeOwner, NodeOwners, PlanError,
 };
+use foreread_tier::lock;
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -128,7 +129,7 @@ impl NodeStore {
     ) -> Result<DatasetId, PlanError> {
         let footprints = footprints(sizes);
         let costs = DatasetCosts::new(footprints.clone());
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let dataset = state.cache.add_dataset(costs)?;
         let origin = state.origin(origin);
         let (weight, counts) = (NonZeroU32::MIN, StoreCounts::default());
@@ -139,7 +140,7 @@ impl NodeStore {
     /// Limits the reads of an origin, from now on.
     pub fn set_origin(&self, origin: &str, limits: OriginLimits) {
         let mut actions = Actions::default();
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let origin = state.origin(origin);
         state.origins[origin].limits = limits;
         state.begin_reads(origin, (self.0.clock)(), &mut actions);
@@ -151,7 +152,7 @@ impl NodeStore {
     /// its cap leave at once. An unknown dataset changes nothing.
     pub fn set_dataset(&self, dataset: DatasetId, weight: NonZeroU32, bounds: CacheBounds) {
         let mut actions = Actions::default();
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let StoreState { cache, evicted, .. } = &mut *state;
         cache.set_bounds(dataset, bounds, evicted);
         state.drop_evicted(&mut actions);
@@ -190,7 +191,7 @@ impl NodeStore {
             waiting: 0,
             convoy: own_convoy(job),
         };
-        self.0.lock().jobs.insert(job, member);
+        lock(&self.0.state).jobs.insert(job, member);
         if is_ordered {
             let inner = Arc::downgrade(&self.0);
             self.0.runtime.spawn(async move {
@@ -205,7 +206,7 @@ impl NodeStore {
 
     /// Changes a job's share of the time of the origins that it reads, relative to other jobs.
     pub fn set_weight(&self, job: StoreJob, weight: NonZeroU32) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         if let Some(member) = state.jobs.get_mut(&job) {
             member.weight = weight;
             state.join_convoy(job);
@@ -242,7 +243,7 @@ impl NodeStore {
         orders: impl IntoIterator<Item = (DatasetId, impl IntoIterator<Item = SampleId>)>,
     ) -> Result<(), PlanError> {
         for (dataset, order) in orders {
-            let samples = self.0.lock().cache.samples(dataset)?;
+            let samples = lock(&self.0.state).cache.samples(dataset)?;
             let mut hash = 0_u64;
             let hashed = order.into_iter().inspect(|sample| {
                 hash = (hash.rotate_left(5) ^ sample.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -257,7 +258,7 @@ impl NodeStore {
 
     /// Forgets the announced orders of a job, which will announce others.
     pub fn restart(&self, job: StoreJob) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let StoreState { jobs, cache, .. } = &mut *state;
         if let Some(member) = jobs.get_mut(&job) {
             member.orders.end(cache);
@@ -266,13 +267,13 @@ impl NodeStore {
 
     /// The counts of a job so far. Zero if it has ended.
     pub fn job_counts(&self, job: StoreJob) -> StoreCounts {
-        self.0.lock().jobs.get(&job).map(|member| member.counts).unwrap_or_default()
+        lock(&self.0.state).jobs.get(&job).map(|member| member.counts).unwrap_or_default()
     }
 
     /// Ends a job. Its samples stay until others need their room.
     pub fn end_job(&self, job: StoreJob) {
         let mut actions = Actions::default();
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let Some(mut ended) = state.jobs.remove(&job) else { return };
         ended.orders.end(&mut state.cache);
         let StoreState { jobs, convoys, .. } = &mut *state;
@@ -318,7 +319,7 @@ impl NodeStore {
     pub fn set_on_disk(&self, dataset: DatasetId, ids: &[SampleId], is_on_disk: bool) {
         // A large dataset must not delay requests.
         for ids in ids.chunks(4096) {
-            let mut state = self.0.lock();
+            let mut state = lock(&self.0.state);
             for id in ids {
                 state.cache.set_on_disk(SampleKey::new(dataset, *id), is_on_disk);
             }
@@ -328,10 +329,10 @@ impl NodeStore {
     /// The same for all samples of a dataset: a disk has those with these ascending ids, and no
     /// others.
     pub fn replace_on_disk(&self, dataset: DatasetId, ids: &[SampleId]) {
-        let Ok(samples) = self.0.lock().cache.samples(dataset) else { return };
+        let Ok(samples) = lock(&self.0.state).cache.samples(dataset) else { return };
         let mut left = ids.iter().peekable();
         for first in (0..samples).step_by(4096) {
-            let mut state = self.0.lock();
+            let mut state = lock(&self.0.state);
             for id in (first..samples.min(first + 4096)).map(SampleId) {
                 let is_on_disk = left.next_if(|next| **next == id).is_some();
                 state.cache.set_on_disk(SampleKey::new(dataset, id), is_on_disk);
@@ -343,14 +344,14 @@ impl NodeStore {
     /// are read from there. Samples that this node does not own stay only in room that no other
     /// sample needs. It visits the samples that are here, and no others.
     pub fn set_owners(&self, dataset: DatasetId, owners: Option<Arc<dyn NodeOwners>>) {
-        self.0.lock().cache.set_owners(dataset, owners);
+        lock(&self.0.state).cache.set_owners(dataset, owners);
     }
 
     /// How long reads of storage take, with their wait for a turn: lately, or those under way so
     /// far if that is longer. `None` if there are none. Looks at all samples that are being read.
     pub fn origin_wait(&self) -> Option<Duration> {
         let now = (self.0.clock)();
-        let state = self.0.lock();
+        let state = lock(&self.0.state);
         let of_origin = state.flights.values().filter(|flight| !flight.is_on_disk && !flight.is_of_node);
         let under_way = of_origin.map(|flight| now.saturating_sub(flight.requested)).max();
         state.pace.wait(now).max(under_way).map(Duration::from_nanos)
@@ -358,39 +359,39 @@ impl NodeStore {
 
     /// The bytes per second that reads of storage have brought lately. `None` if there were none.
     pub fn origin_rate(&self) -> Option<u64> {
-        self.0.lock().pace.rate((self.0.clock)())
+        lock(&self.0.state).pace.rate((self.0.clock)())
     }
 
     /// Whether this node owns a sample.
     pub fn owns(&self, key: SampleKey) -> bool {
-        self.0.lock().cache.owner(key) == NodeOwner::This
+        lock(&self.0.state).cache.owner(key) == NodeOwner::This
     }
 
     /// Whether a sample is in memory, or is being read to stay there.
     pub fn contains(&self, key: SampleKey) -> bool {
-        self.0.lock().cache.contains(key)
+        lock(&self.0.state).cache.contains(key)
     }
 
     /// Whether a sample is in memory, or on a disk of this node.
     pub fn has(&self, key: SampleKey) -> bool {
-        let state = self.0.lock();
+        let state = lock(&self.0.state);
         state.cache.contains(key) || state.cache.is_on_disk(key)
     }
 
     /// The present state without the expected hit shares, which take longer.
     pub fn totals(&self) -> StoreStatus {
-        self.0.lock().status()
+        lock(&self.0.state).status()
     }
 
     /// The use of each origin by each job.
     pub fn origin_uses(&self) -> Vec<OriginUse> {
-        self.0.lock().origin_uses()
+        lock(&self.0.state).origin_uses()
     }
 
     /// The present state.
     pub fn status(&self) -> StoreStatus {
         let (mut status, orders) = {
-            let state = self.0.lock();
+            let state = lock(&self.0.state);
             (state.status(), state.order_paces())
         };
         orders.expect(&mut status);
@@ -399,7 +400,7 @@ impl NodeStore {
 
     /// Changes the capacity in bytes. Samples that do not fit leave at once.
     pub fn set_capacity(&self, capacity: u64) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.capacity = capacity;
         let StoreState { cache, evicted, .. } = &mut *state;
         cache.set_capacity(capacity, evicted);
@@ -420,13 +421,8 @@ fn footprints(sizes: &Sizes) -> Sizes {
 }
 
 impl StoreInner {
-    /// Every change is complete before the lock is released, even after a panic.
-    fn lock(&self) -> MutexGuard<'_, StoreState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add_order(&self, job: StoreJob, key: OrderKey, uses: EpochUses) -> Result<(), PlanError> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let StoreState { jobs, cache, convoys, .. } = &mut *state;
         let Some(member) = jobs.get_mut(&job) else { return Ok(()) };
         let (dataset, first, ..) = key;
@@ -446,14 +442,14 @@ impl StoreInner {
     /// Carries out the requests that have waited for an order.
     fn begin_waiting(self: &Arc<Self>, job: StoreJob) {
         let stop_waiting = |member: &mut StoreMember| member.orders.stop_waiting();
-        let waiting = self.lock().jobs.get_mut(&job).map(stop_waiting).unwrap_or_default();
+        let waiting = lock(&self.state).jobs.get_mut(&job).map(stop_waiting).unwrap_or_default();
         self.request(job, waiting);
     }
 
     fn request(self: &Arc<Self>, job: StoreJob, requests: Vec<StoreRequest>) {
         let mut actions = Actions::default();
         let now = (self.clock)();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for request in requests {
             let Some(member) = state.jobs.get_mut(&job) else { continue };
             let Some(request) = member.orders.wait(request) else { continue };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_tier::{ErrorKind, ReadFuture, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, TierError, lock};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes, Tick};
 
 use super::NodeStore;
@@ -29,7 +29,7 @@ impl NodeStore {
     /// Forgets a dataset with its tables, unless it has samples in memory or under way. Its number
     /// is not used again. No job may use it. `false` if it stays.
     pub fn remove_dataset(&self, dataset: DatasetId) -> bool {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         let is_of = |key: &SampleKey| key.dataset == dataset;
         let is_busy =
             |state: &StoreState| state.flights.keys().any(is_of) || state.written_behind.keys().any(is_of);

@@ -96,7 +96,7 @@ fn orders_and_convoys_end_with_their_jobs() {
         }
         jobs.into_iter().for_each(|job| rig.store.end_job(job));
     }
-    let state = rig.store.0.lock();
+    let state = lock(&rig.store.0.state);
     assert_eq!((state.convoys.len(), state.jobs.len()), (1, 1));
     assert!(state.origins[0].is_idle(), "{:?}", state.origins);
 }
@@ -236,7 +236,7 @@ fn stress(seed: u64) {
     for _ in 0..400 {
         datasets.rig.now.fetch_add(draw.below(20_000_000), Ordering::Relaxed);
         datasets.step(&mut draw, &mut jobs);
-        let state = store.0.lock();
+        let state = lock(&store.0.state);
         assert!(state.cache.held_bytes() <= state.capacity, "seed {seed}");
     }
     datasets.origins.iter().for_each(|origin| origin.gate.add_permits(1 << 20));
@@ -249,8 +249,8 @@ fn stress(seed: u64) {
     }
     jobs.into_iter().for_each(|open| store.end_job(open.job));
     until("all reads end", || store.status().reading == 0);
-    until("all queues are empty", || store.0.lock().origins.iter().all(|origin| origin.is_idle()));
-    let state = store.0.lock();
+    until("all queues are empty", || lock(&store.0.state).origins.iter().all(|origin| origin.is_idle()));
+    let state = lock(&store.0.state);
     let residents: u64 = (0..3).map(|dataset| state.cache.residents(DatasetId(dataset)).0).sum();
     assert_eq!(
         (residents, state.jobs.len(), state.convoys.len()),

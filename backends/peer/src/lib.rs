@@ -34,6 +34,7 @@
 
 mod client;
 mod counters;
+mod first_of;
 pub mod meet;
 mod peer_client;
 mod pending_auth;

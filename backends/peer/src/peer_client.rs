@@ -35,6 +35,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::client::driver::{ClientCommand, ClientTask, PendingSample};
 use crate::client::{ClientMachine, RECONNECT_JITTER, SampleCaller};
 use crate::counters::PeerCounters;
+use crate::first_of::first_of;
 use crate::tier_error::{NAME, error_of};
 use foreread_tier::lock;
 
@@ -186,18 +187,13 @@ impl PeerClient {
     /// # Errors
     /// If the rank is not reached at any of its addresses, each within the timeout.
     pub async fn open_link(&self, timeout: Duration) -> Result<ControlConnection, WireError> {
-        let mut last = no_address();
         let PeerClientFactory { identity, network, .. } = &self.0.requester;
-        for address in &self.addresses() {
-            let (network, to) = (&**network, Some(self.0.rank));
-            let purpose = Purpose::Link;
-            let opening = ControlConnection::open_for(purpose, network, address, identity, to, timeout);
-            match opening.await {
-                Ok((connection, _)) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let (network, to) = (&**network, Some(self.0.rank));
+        let open = |address: Address| async move {
+            ControlConnection::open_for(Purpose::Link, network, &address, identity, to, timeout).await
+        };
+        let opened = first_of(self.addresses(), timeout / 2, open).await;
+        opened.map(|(_, (connection, _))| connection).map_err(last_of)
     }
 
     /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
@@ -354,53 +350,34 @@ impl ClientShared {
         }
     }
 
-    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be
-    /// busy: it gets until `until` for the handshake.
-    async fn open_at(
-        &self,
-        address: &Address,
-        run: RunId,
-        connect_timeout: Duration,
-        until: Instant,
-    ) -> Result<AuthenticatedStream, WireError> {
-        let began = Instant::now();
-        let late = |_| {
-            let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
-            WireError::new(WireErrorKind::Timeout, detail)
-        };
-        let PeerClientFactory { identity, wire, network, .. } = &self.requester;
-        let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
-        let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
-        let handshaking =
-            handshake::initiate(stream, identity, Purpose::Samples(run), wire.over(address), Some(self.rank));
-        let (channel, _) = timeout_at(until, handshaking).await.map_err(late)??;
-        Ok(channel)
-    }
-
+    /// Connects to the rank. An unresponsive address leaves time for the others.
     async fn open(&self, run: RunId) -> Result<AuthenticatedStream, WireError> {
-        let addresses = lock(&self.state).addresses.clone();
+        let PeerClientFactory { identity, wire, network, .. } = &self.requester;
         let until = Instant::now() + CONNECT_TIMEOUT;
-        let mut last: Option<WireError> = None;
-        for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
-            let left = until.saturating_duration_since(Instant::now());
-            if let Some(last) = last.take_if(|_| left.is_zero()) {
-                return Err(last);
-            }
-            // An unresponsive TCP address leaves time for the others. A Unix socket accepts at once
-            // or never.
-            let halved = after > 0 && matches!(address, Address::Tcp(..));
-            let connect_timeout = if halved { left / 2 } else { left };
-            match self.open_at(address, run, connect_timeout, until).await {
-                Ok(channel) => return Ok(channel),
-                Err(error) => last = Some(error.with(address)),
-            }
-        }
-        Err(last.unwrap_or_else(no_address))
+        let open = |address: Address| async move {
+            let opening = async {
+                let connected = network.connect(&address).await;
+                let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
+                let (purpose, wire) = (Purpose::Samples(run), wire.over(&address));
+                handshake::initiate(stream, identity, purpose, wire, Some(self.rank)).await
+            };
+            let late = |_| {
+                let detail = format!("no answer in {:.1} s", CONNECT_TIMEOUT.as_secs_f64());
+                Err(WireError::new(WireErrorKind::Timeout, detail))
+            };
+            let opened = timeout_at(until, opening).await.unwrap_or_else(late);
+            opened.map(|(channel, _)| channel).map_err(|error| error.with(&address))
+        };
+        let addresses = lock(&self.state).addresses.clone();
+        let opened = first_of(addresses, CONNECT_TIMEOUT / 2, open).await;
+        opened.map(|(_, channel)| channel).map_err(last_of)
     }
 }
 
-fn no_address() -> WireError {
-    WireError::new(WireErrorKind::Disconnected, "it has no known address")
+/// The last error of all addresses.
+fn last_of(mut errors: Vec<(Address, WireError)>) -> WireError {
+    let none = || WireError::new(WireErrorKind::Disconnected, "it has no known address");
+    errors.pop().map_or_else(none, |(_, error)| error)
 }
 
 /// A pending sample. Dropping it cancels the request.

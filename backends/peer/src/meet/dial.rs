@@ -5,21 +5,19 @@
 //! unauthenticated peers (another token, another version) are reported and otherwise ignored,
 //! because they may be forged.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_connection::{Address, ControlConnection, Identity, Token, Transport, WireError, WireErrorKind};
 use foreread_types::Rank;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
 use super::interfaces::is_anywhere;
 use super::node::node_id;
 use super::notice::{PrivateDirectory, Rank0Notice};
 use super::{MeetError, MeetErrorKind};
+use crate::first_of::first_of;
 
 /// Timeout of connect and handshake at one address. Rank 0 may be busy with a thousand other ranks.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -192,35 +190,20 @@ impl Rank0Dialer {
     async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Rank0Connection, DialError> {
         let identity = &Identity { rank: self.rank, job: self.job, token };
         let open = |at: Address| async move {
-            let opened =
-                ControlConnection::open(&*self.network, &at, identity, Some(Rank(0)), HANDSHAKE_TIMEOUT)
-                    .await;
-            (at, opened)
+            ControlConnection::open(&*self.network, &at, identity, Some(Rank(0)), HANDSHAKE_TIMEOUT).await
         };
-        let (mut waiting, mut tried) = (VecDeque::from(addresses), FuturesUnordered::new());
-        let (mut why, mut other_token): (Option<WireError>, _) = (None, None);
-        loop {
-            if let Some(next) = waiting.pop_front() {
-                tried.push(open(next));
+        let errors = match first_of(addresses, CONNECT_STAGGER, open).await {
+            Ok((at, (connection, _))) => {
+                return Ok(Rank0Connection { connection, at, identity: identity.clone() });
             }
-            // All were tried: waits until they fail.
-            let head_start = if waiting.is_empty() { HANDSHAKE_TIMEOUT * 2 } else { CONNECT_STAGGER };
-            let Ok(answered) = timeout(head_start, tried.next()).await else { continue };
-            match answered {
-                None => break,
-                Some((at, Ok((connection, _)))) => {
-                    return Ok(Rank0Connection { connection, at, identity: identity.clone() });
-                }
-                // Another job's rank 0 may listen here, and this job's at the next address.
-                Some((at, Err(error))) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
-                Some((_, Err(error))) => {
-                    if why.as_ref().is_none_or(|why| informativeness(why) < informativeness(&error)) {
-                        why = Some(error);
-                    }
-                }
-            }
+            Err(errors) => errors,
+        };
+        let mut other_token = errors.iter().filter(|(_, error)| error.kind() == WireErrorKind::OtherToken);
+        if let Some((at, _)) = other_token.next_back() {
+            return Err(DialError::OtherToken(at.clone()));
         }
-        Err(other_token.map_or(DialError::NotYet(why.map(|why| why.to_string())), DialError::OtherToken))
+        let why = errors.iter().map(|(_, why)| why).rev().max_by_key(|why| informativeness(why));
+        Err(DialError::NotYet(why.map(ToString::to_string)))
     }
 
     /// The retry delay after this many attempts: exponential backoff with a jitter that depends on

@@ -34,119 +34,99 @@ pub enum LoadErrorKind {
 
 /// Why a run ended early. Opaque and cheap to clone.
 #[derive(Clone, Debug)]
-pub struct LoadError(Cause);
+pub struct LoadError(Arc<Failure>);
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
+struct Failure {
+    kind: LoadErrorKind,
+    line: String,
+    cause: Cause,
+}
+
+/// The error whose text is in the message.
+#[derive(Debug)]
 enum Cause {
-    Sample { key: SampleKey, epoch: u64, source: TierError },
+    None,
+    Sample(SampleKey, TierError),
     Catalog(DatasetError),
-    Order(Arc<OracleError>),
-    Panic(Arc<str>),
-    Stopped,
-    Blocking,
-    Timeout,
 }
 
 impl LoadError {
-    pub(crate) fn sample(key: SampleKey, epoch: u64, source: TierError) -> Self {
-        Self(Cause::Sample { key, epoch, source })
+    fn new(kind: LoadErrorKind, line: impl Into<String>, cause: Cause) -> Self {
+        Self(Arc::new(Failure { kind, line: line.into(), cause }))
+    }
+
+    pub(crate) fn sample(key: SampleKey, epoch: u64, error: TierError) -> Self {
+        let advice = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Changed => "index the dataset again if the change is intended",
+            ErrorKind::Denied => "give this user permission to read it",
+            ErrorKind::Expired => "renew the credentials",
+            _ => "resume after fixing the cause, or have unreadable samples skipped or substituted",
+        };
+        let line = format!("{key} (epoch {epoch}) cannot be read: {error}; {advice}");
+        Self::new(LoadErrorKind::Sample(error.kind()), line, Cause::Sample(key, error))
     }
 
     pub(crate) fn catalog(error: DatasetError) -> Self {
-        Self(Cause::Catalog(error))
+        Self::new(LoadErrorKind::Catalog, error.to_string(), Cause::Catalog(error))
     }
 
     pub(crate) fn order(error: OracleError) -> Self {
-        Self(Cause::Order(Arc::new(error)))
+        let line = format!("the order of an epoch cannot be computed: {error}");
+        Self::new(LoadErrorKind::Order, line, Cause::None)
     }
 
     /// A panic in the engine's task.
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
-        Self(Cause::Panic(panic_message(panic).into()))
+        let line = format!("a panic in a cache or in the engine: {}", panic_message(panic));
+        Self::new(LoadErrorKind::Panic, line, Cause::None)
     }
 
     pub(crate) fn stopped() -> Self {
-        Self(Cause::Stopped)
+        let line = "the engine stopped before the end of the run: was its runtime shut down?";
+        Self::new(LoadErrorKind::Stopped, line, Cause::None)
     }
 
     /// A call on a thread of the engine's own runtime.
     pub fn blocking() -> Self {
-        Self(Cause::Blocking)
+        let line = "waiting for a batch would block the runtime that reads it: take batches as a stream, or \
+                    do not set `runtime(..)`";
+        Self::new(LoadErrorKind::Blocking, line, Cause::None)
     }
 
     pub(crate) fn timeout() -> Self {
-        Self(Cause::Timeout)
+        let line = "no batch arrived within the timeout; the run continues";
+        Self::new(LoadErrorKind::Timeout, line, Cause::None)
     }
 
     /// The kind of the failure.
     pub fn kind(&self) -> LoadErrorKind {
-        match &self.0 {
-            Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
-            Cause::Catalog(_) => LoadErrorKind::Catalog,
-            Cause::Order(_) => LoadErrorKind::Order,
-            Cause::Panic(_) => LoadErrorKind::Panic,
-            Cause::Stopped => LoadErrorKind::Stopped,
-            Cause::Blocking => LoadErrorKind::Blocking,
-            Cause::Timeout => LoadErrorKind::Timeout,
-        }
+        self.0.kind
     }
 
     /// The kind of the catalog's error, if the catalog is the cause.
     pub fn dataset_kind(&self) -> Option<DatasetErrorKind> {
-        match &self.0 {
-            Cause::Catalog(error) => Some(error.kind()),
-            _ => None,
-        }
+        if let Cause::Catalog(error) = &self.0.cause { Some(error.kind()) } else { None }
     }
 
     /// The sample that could not be read.
     pub fn key(&self) -> Option<SampleKey> {
-        match &self.0 {
-            Cause::Sample { key, .. } => Some(*key),
-            _ => None,
-        }
+        if let Cause::Sample(key, _) = &self.0.cause { Some(*key) } else { None }
     }
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Cause::Sample { key, epoch, source } => {
-                write!(f, "{key} (epoch {epoch}) cannot be read: {source}")?;
-                match source.kind() {
-                    ErrorKind::NotFound | ErrorKind::Changed => {
-                        f.write_str("; index the dataset again if the change is intended")
-                    }
-                    ErrorKind::Denied => f.write_str("; give this user permission to read it"),
-                    ErrorKind::Expired => f.write_str("; renew the credentials"),
-                    _ => f.write_str(
-                        "; resume after fixing the cause, or have unreadable samples skipped or substituted",
-                    ),
-                }
-            }
-            Cause::Catalog(error) => error.fmt(f),
-            Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
-            Cause::Panic(message) => {
-                write!(f, "a panic in a cache or in the engine: {message}")
-            }
-            Cause::Stopped => {
-                f.write_str("the engine stopped before the end of the run: was its runtime shut down?")
-            }
-            Cause::Timeout => f.write_str("no batch arrived within the timeout; the run continues"),
-            Cause::Blocking => f.write_str(
-                "waiting for a batch would block the runtime that reads it: take batches as a stream, or do \
-                 not set `runtime(..)`",
-            ),
-        }
+        f.write_str(&self.0.line)
     }
 }
 
 impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.0 {
-            Cause::Sample { source, .. } => std::error::Error::source(source),
+        match &self.0.cause {
+            Cause::None => None,
+            Cause::Sample(_, error) => std::error::Error::source(error),
             Cause::Catalog(error) => std::error::Error::source(error),
-            _ => None,
         }
     }
 }

@@ -55,17 +55,7 @@ pub enum PeerReply {
     },
 }
 
-impl PeerReply {
-    /// The tag and the answer, if it is one.
-    pub fn answer(self) -> Option<(u32, Result<Bytes, TierError>)> {
-        match self {
-            Self::Reading { .. } => None,
-            Self::Done { tag, result } => Some((tag, result)),
-        }
-    }
-}
-
-/// The replies to a batch: one answer per tag ([`PeerReply::answer`]), in any order, then the end.
+/// The replies to a batch: one answer per tag ([`PeerReply::Done`]), in any order, then the end.
 /// Dropping the stream cancels the reads that no other caller waits for.
 pub type PeerReplies = BoxStream<'static, PeerReply>;
 

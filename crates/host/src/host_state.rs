@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use foreread_open::origin_policy::OtherReads;
 use foreread_store::attach::PolicyChanges;
 use foreread_store::{ConnectionId, NodeStore, StoreJob};
-use foreread_tier::{ErrorKind, TierError};
+use foreread_tier::{ErrorKind, OpenContext, TierError};
 use foreread_types::DatasetId;
 use tokio::runtime::Handle;
 
@@ -63,24 +63,20 @@ pub struct HostState {
     stopped: AtomicBool,
 }
 
-/// The parts of an agent.
-pub(crate) struct HostParts {
-    pub(crate) store: NodeStore,
-    pub(crate) runtime: Handle,
-    pub(crate) memory: u64,
-    pub(crate) host: DatasetHost,
-    pub(crate) cluster: Arc<ClusterCache>,
-    pub(crate) policy: Policy,
-    pub(crate) file: PolicyFile,
-}
-
 impl HostState {
     /// The state of an agent without jobs.
     ///
     /// # Errors
     /// A mistake in the policy file.
-    pub(crate) fn new(parts: HostParts) -> Result<Self, PolicyError> {
-        let HostParts { store, runtime, memory, host, cluster, policy, file } = parts;
+    pub(crate) fn new(
+        memory: u64,
+        host: DatasetHost,
+        (policy, file): (Policy, PolicyFile),
+        place: OpenContext,
+    ) -> Result<Self, PolicyError> {
+        let OpenContext { runtime, buffers, .. } = place;
+        let store = NodeStore::new(memory, runtime.clone());
+        let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
         let (datasets, jobs, rates, warmings, files, control, stopped) = Default::default();
         let host = Arc::new(host);
         let opener = DatasetOpener {

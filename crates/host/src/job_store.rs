@@ -22,7 +22,7 @@ use crate::dataset_host::DatasetHost;
 use crate::node::{HostRank, NodeDataset, StoreLinks};
 use futures::future::BoxFuture;
 
-use crate::cluster_cache::{JobStores, ShareService, StoreName};
+use crate::cluster_cache::{ShareService, StoreName};
 use crate::error::HostError;
 use crate::file_limit::FileLimit;
 use crate::job_runtime::{JobRuntime, io_threads};
@@ -181,20 +181,15 @@ impl JobStore {
 
     /// Links it with the stores of the other nodes. Returns the service of its samples to them,
     /// once they know the ranks that are attached here, or do not answer.
-    pub fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
-        let StoreLinks { stores, own, owners, datasets, incoming } = links;
-        // A store is called by its name alone.
-        let name = |instance: String| StoreName { node: instance.clone(), instance };
+    pub fn link(&self, mut links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
+        let incoming = links.incoming.take();
         let (state, jobs) = (Arc::clone(&self.provider.state), Arc::clone(&self.provider) as _);
-        let (own_name, runtime) = (name(state.name().to_owned()), self.runtime.handle().clone());
+        let (own_name, runtime) = (StoreName::alone(state.name()), self.runtime.handle().clone());
         let keep = Arc::clone(&self.service);
-        let stores = stores.into_iter().map(|(instance, peer)| (name(instance), peer)).collect();
-        let datasets = datasets.iter().map(ToString::to_string).collect();
-        let stores = JobStores { stores, own, owners, datasets };
         Box::pin(async move {
             let cluster = Arc::clone(&state.cluster);
             // A panic was reported when it happened.
-            let _ = tokio::task::spawn_blocking(move || cluster.link_job(stores)).await;
+            let _ = tokio::task::spawn_blocking(move || cluster.link_job(links)).await;
             // It serves only samples of the plan.
             let service = ShareService::start(&runtime, jobs, own_name, incoming);
             // A store is linked once.

@@ -10,20 +10,18 @@ use foreread_store::attach::{
     PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{
-    Answer, ConnectionId, NodeStore, SampleProvider, SampleRequest, ServerSettings, StoreCounts, StoreJobs,
+    Answer, ConnectionId, SampleProvider, SampleRequest, ServerSettings, StoreCounts, StoreJobs,
     StoreRequest, WorkerCall,
 };
 use foreread_tier::{Buffers, ErrorKind, OpenContext, TierError};
 use foreread_types::DatasetId;
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
 
-use crate::cluster_cache::ClusterCache;
 use crate::cluster_cache::LinkedJobs;
 use crate::connections::MAX_USES;
 use crate::dataset_host::DatasetHost;
 use crate::error::HostError;
-use crate::host_state::{HostParts, HostState, invalid};
+use crate::host_state::{HostState, invalid};
 use crate::policy::Policy;
 use crate::policy_file::PolicyFile;
 
@@ -32,7 +30,6 @@ use crate::policy_file::PolicyFile;
 pub struct HostProvider {
     /// The jobs, datasets and policy.
     pub state: Arc<HostState>,
-    pub(crate) runtime: Handle,
 }
 
 /// The answer of a call.
@@ -64,13 +61,9 @@ pub fn provider(
     file: Option<PathBuf>,
     place: OpenContext,
 ) -> Result<Arc<HostProvider>, HostError> {
-    let OpenContext { runtime, buffers, .. } = place;
-    let store = NodeStore::new(memory, runtime.clone());
-    let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
     let file = PolicyFile::new(file.unwrap_or_default());
-    let parts = HostParts { store, runtime: runtime.clone(), memory, host, cluster, policy, file };
-    let state = Arc::new(HostState::new(parts)?);
-    Ok(Arc::new(HostProvider { state, runtime }))
+    let state = Arc::new(HostState::new(memory, host, (policy, file), place)?);
+    Ok(Arc::new(HostProvider { state }))
 }
 
 /// Memory for samples that other processes read.
@@ -152,7 +145,7 @@ impl StoreJobs for HostProvider {
         let result = match name {
             ATTACH => {
                 let attaching = async move { encoded(&state.attach(connection, decoded(&payload)?).await?) };
-                self.runtime.spawn(async move { answer(attaching.await) });
+                self.state.runtime.spawn(async move { answer(attaching.await) });
                 return;
             }
             ORDER => {
@@ -231,7 +224,7 @@ impl StoreJobs for HostProvider {
 impl HostProvider {
     /// Answers a call by work that takes long.
     fn answer_later(&self, answer: Answer, work: impl FnOnce() -> Result<Bytes, TierError> + Send + 'static) {
-        self.runtime.spawn_blocking(move || answer(work()));
+        self.state.runtime.spawn_blocking(move || answer(work()));
     }
 
     /// Adds a piece of an order, and returns the order if it was the last one.
@@ -269,7 +262,7 @@ impl HostProvider {
             Err(why) => return answer(Err(invalid(why))),
         };
         let Some(job) = state.jobs.job(connection) else { return answer(Err(invalid("not attached"))) };
-        self.runtime.spawn_blocking(move || {
+        self.state.runtime.spawn_blocking(move || {
             let EpochOrder { first, per_position, .. } = order;
             let orders = job.store_orders(&order);
             if orders.is_empty() {

@@ -14,17 +14,18 @@ use std::time::Duration;
 use foreread_host::JobHost;
 use foreread_open::error::{Error, ErrorKind, Result};
 use foreread_peer::meet::{
-    INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
+    INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, RendezvousSettings,
+    given_token,
 };
-use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
+use foreread_peer::{ServerLimits, Token, Transport};
 use foreread_tier::lock;
 use foreread_types::{Rank, RankOf};
 
 use super::wire;
 use crate::config::Config;
 
-/// The timeout of the rendezvous. A long operation that reports progress does not count towards it.
-const DEADLINE: Duration = Duration::from_secs(300);
+/// The most bytes that are read from the origin for other ranks or wait to be sent to them.
+const SERVING: u64 = 64 << 20;
 
 /// The error of a rendezvous that failed.
 pub(super) fn not_met(error: impl Into<MeetError>) -> Error {
@@ -36,25 +37,14 @@ pub(super) fn not_met(error: impl Into<MeetError>) -> Error {
 ///
 /// Nothing connects before the run is prepared.
 pub struct Meeting {
-    pub(super) launched: Launched,
-    pub(super) number: u16,
-    /// The rendezvous board, shared by all loaders of the process.
-    pub(super) board: Arc<LoaderDirectory>,
-    pub(super) token: Option<Token>,
-    pub(super) network: Arc<dyn Transport>,
-    pub(super) wire: WireProtection,
-    /// The network interfaces for connections to other nodes.
-    pub(super) interface: Option<String>,
-    pub(super) deadline: Duration,
-    pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
+    pub(super) settings: RendezvousSettings,
     /// Starts the cache that the ranks of a node share.
     pub(super) host: JobHost,
-    pub(super) node: Option<String>,
 }
 
 impl std::fmt::Debug for Meeting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meeting").field("launched", &self.launched).finish_non_exhaustive()
+        f.debug_struct("Meeting").field("launched", &self.settings.launched).finish_non_exhaustive()
     }
 }
 
@@ -93,43 +83,35 @@ impl Meeting {
         if launched.rendezvous.is_none() {
             return Ok(None);
         }
-        let token = given_token(&surroundings).map_err(not_met)?;
-        let (network, wire) = (Arc::new(SystemTransport), wire::given(environment)?);
-        let interface = surroundings.get(INTERFACE);
-        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
-        let deadline = DEADLINE;
-        Ok(Some(Self {
-            launched,
-            number,
-            board,
-            token,
-            network,
-            wire,
-            interface,
-            deadline,
-            progress,
-            host: JobHost::default(),
-            node: None,
-        }))
+        let wire = wire::given(environment)?;
+        let settings = RendezvousSettings {
+            token: given_token(&surroundings).map_err(not_met)?,
+            serving: ServerLimits { budget: SERVING, wire, ..ServerLimits::default() },
+            interface: surroundings.get(INTERFACE),
+            ..RendezvousSettings::new(launched, env!("CARGO_PKG_VERSION"))
+        };
+        Ok(Some(Self { settings, host: JobHost::default() }))
     }
 
     /// Sets the text that ranks on one node have in common, in place of the machine. For tests,
     /// which have several nodes in one process.
     #[doc(hidden)]
     #[must_use]
-    pub fn node(self, node: impl Into<String>) -> Self {
-        Self { node: Some(node.into()), ..self }
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.settings.node = node.into();
+        self
     }
 
     /// Whether the rendezvous cannot pass a secret to the job's user alone, and no secret was set.
     pub fn needs_token(&self) -> bool {
-        self.launched.needs_token() && self.token.is_none()
+        self.settings.launched.needs_token() && self.settings.token.is_none()
     }
 
     /// Sets the job's secret, unless the environment has one. All ranks need the same.
     #[must_use]
-    pub fn token(self, token: Option<Token>) -> Self {
-        Self { token: self.token.or(token), ..self }
+    pub fn token(mut self, token: Option<Token>) -> Self {
+        self.settings.token = self.settings.token.or(token);
+        self
     }
 
     /// Has the cache of this rank's node started by this, for tests.
@@ -142,20 +124,23 @@ impl Meeting {
     /// Sets the timeout of the rendezvous. Default: 5 minutes. A long operation that
     /// reports progress does not count towards it.
     #[must_use]
-    pub fn deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.settings.deadline = deadline;
+        self
     }
 
     /// Replaces the machine's sockets by another network.
     #[must_use]
-    pub fn network(self, network: Arc<dyn Transport>) -> Self {
-        Self { network, ..self }
+    pub fn network(mut self, network: Arc<dyn Transport>) -> Self {
+        self.settings.network = network;
+        self
     }
 
     /// Sets a callback that gets the state of the wait about once a second.
     #[must_use]
-    pub fn progress(self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
-        Self { progress: Box::new(progress), ..self }
+    pub fn progress(mut self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
+        self.settings.progress = Box::new(progress);
+        self
     }
 }
 
@@ -179,16 +164,15 @@ impl Meetings {
 
     /// Gives `meeting` the next number of its rank and address.
     #[must_use]
-    pub fn numbered(&self, meeting: Meeting) -> Meeting {
-        let launched = &meeting.launched;
+    pub fn numbered(&self, mut meeting: Meeting) -> Meeting {
+        let launched = &meeting.settings.launched;
         let place = format!("{:?}", launched.rendezvous);
         let mut counts = lock(&self.0);
         let loaders = counts.entry((launched.rank.0, place)).or_default();
-        let (number, board) = (loaders.made, Arc::clone(&loaders.board));
+        (meeting.settings.loader, meeting.settings.board) = (loaders.made, Arc::clone(&loaders.board));
         // The number wraps around: a loader from 65,536 loaders ago has ended.
-        loaders.made = number.wrapping_add(1);
-        drop(counts);
-        Meeting { number, board, ..meeting }
+        loaders.made = loaders.made.wrapping_add(1);
+        meeting
     }
 }
 
@@ -212,10 +196,10 @@ mod tests {
             ("MASTER_ADDR", "127.0.0.1"),
             ("MASTER_PORT", "29500"),
         ];
-        let found = meeting(&lightning).unwrap().unwrap().launched;
+        let found = meeting(&lightning).unwrap().unwrap().settings.launched;
         assert_eq!((found.rank, found.world_size, found.local_rank), (Rank(1), 2, Some(1)));
         let torchrun: Vec<_> = lightning.into_iter().chain([("RANK", "1")]).collect();
-        assert_eq!(found, meeting(&torchrun).unwrap().unwrap().launched);
+        assert_eq!(found, meeting(&torchrun).unwrap().unwrap().settings.launched);
     }
 
     #[test]
@@ -230,7 +214,7 @@ mod tests {
             Meeting::of(&config, &get).unwrap().unwrap()
         };
         let meetings = Meetings::new();
-        let number = |rank, host| meetings.numbered(at(rank, host)).number;
+        let number = |rank, host| meetings.numbered(at(rank, host)).settings.loader;
         assert_eq!((number(0, "a"), number(0, "a"), number(0, "a")), (0, 1, 2));
         // Threads may act as ranks, and another loader may have another address.
         assert_eq!((number(1, "a"), number(0, "b"), number(1, "a"), number(0, "a")), (0, 0, 1, 3));
@@ -251,7 +235,7 @@ mod tests {
         let other = || Some(Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap());
         assert!(!at(&[host]).token(other()).needs_token());
         let given = at(&[host, ("FOREREAD_TOKEN", STRONG)]).token(other());
-        assert_eq!(given.token.unwrap().expose(), STRONG.as_bytes());
+        assert_eq!(given.settings.token.unwrap().expose(), STRONG.as_bytes());
     }
 
     #[test]

@@ -70,7 +70,7 @@ use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSettings, RendezvousSteps};
-use foreread_peer::{PeerClient, ServerLimits, WireProtection};
+use foreread_peer::{PeerClient, WireProtection};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION, is_slower_than_origin};
 use foreread_tier::{OpenContext, PeerService};
 use foreread_types::{Fingerprint, Rank, RankOf, Sizes};
@@ -96,9 +96,6 @@ use crate::released;
 use crate::server_speeds;
 use crate::state::State;
 
-/// The most bytes that are read from the origin for other ranks or wait to be sent to them.
-const SERVING: u64 = 64 << 20;
-
 impl GroupPreparation for Meeting {
     fn prepare<'a>(
         self: Box<Self>,
@@ -109,56 +106,23 @@ impl GroupPreparation for Meeting {
         resume: Option<State>,
         progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>> {
-        Box::pin(prepare(targets, config, registry, place, resume, *self, progress))
-    }
-}
-
-async fn prepare(
-    targets: &TargetSpec,
-    config: Config,
-    registry: &Registry,
-    (context, has_own_runtime): (&OpenContext, bool),
-    resume: Option<State>,
-    meeting: Meeting,
-    progress: impl FnMut(IndexProgress) + Send,
-) -> Result<Prepared> {
-    let config = config.validated()?;
-    let Meeting {
-        launched,
-        number,
-        board,
-        token,
-        network,
-        wire,
-        interface,
-        deadline,
-        progress: show,
-        host,
-        node,
-    } = meeting;
-    let usual = RendezvousSettings::new(launched, env!("CARGO_PKG_VERSION"));
-    let settings = RendezvousSettings {
-        loader: number,
-        board,
-        network,
-        token,
-        deadline,
-        progress: show,
-        serving: ServerLimits { budget: SERVING, wire, ..ServerLimits::default() },
-        interface,
-        node: node.unwrap_or_else(|| usual.node.clone()),
-        group: group_of(&config),
-        ..usual
-    };
-    let mut joining = RendezvousSteps::join(settings).await.map_err(not_met)?;
-    let run = GroupRun { targets, config, registry, context, has_own_runtime, wire, host };
-    match run.prepare(&mut joining, resume, progress).await {
-        Ok((prepared, words)) => start(prepared, words, joining, context).await,
-        Err(error) => {
-            // Otherwise the other ranks would wait for this one until their timeout.
-            joining.give_up(&error.to_string()).await;
-            Err(error)
-        }
+        Box::pin(async move {
+            let config = config.validated()?;
+            let (context, has_own_runtime) = place;
+            let Meeting { settings, host } = *self;
+            let wire = settings.serving.wire;
+            let settings = RendezvousSettings { group: group_of(&config), ..settings };
+            let mut joining = RendezvousSteps::join(settings).await.map_err(not_met)?;
+            let run = GroupRun { targets, config, registry, context, has_own_runtime, wire, host };
+            match run.prepare(&mut joining, resume, progress).await {
+                Ok((prepared, words)) => start(prepared, words, joining, context).await,
+                Err(error) => {
+                    // Otherwise the other ranks would wait for this one until their timeout.
+                    joining.give_up(&error.to_string()).await;
+                    Err(error)
+                }
+            }
+        })
     }
 }
 

@@ -45,7 +45,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_connection::Address;
 use foreread_peer::{PeerClient, PeerClientFactory};
-use foreread_planner::Owners;
 use foreread_store::attach::{Attach, BLOCKS, EpochOrder, RESTART, ReadInBlocks};
 use foreread_store::{NodeStore, StoreJob};
 use foreread_tier::{Buffers, OpenContext, ReadFuture, lock};
@@ -67,20 +66,10 @@ use self::serving::run_of;
 pub use self::serving::{LinkedJobs, ShareServer, ShareService};
 pub use self::shared_dataset::SharedDataset;
 use crate::json::encoded;
+use crate::node::StoreLinks;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The stores of a job, in the order of its plan.
-pub(crate) struct JobStores {
-    /// Each with the connections to it, `None` for this one.
-    pub(crate) stores: Vec<(StoreName, Option<Arc<PeerClient>>)>,
-    /// The index of this one.
-    pub(crate) own: usize,
-    pub(crate) owners: Owners,
-    /// The identities of the plan's datasets.
-    pub(crate) datasets: Vec<String>,
-}
 
 /// This agent's part of the cluster's cache. Without a roster it does nothing.
 pub struct ClusterCache {
@@ -220,20 +209,21 @@ impl ClusterCache {
 
     /// Links this store with those of other nodes for one job, by the owners of its plan. Visits
     /// each sample of each dataset, so it is not for a runtime's thread.
-    pub(crate) fn link_job(&self, stores: JobStores) {
-        let JobStores { stores, own, owners, datasets } = stores;
+    pub(crate) fn link_job(&self, links: StoreLinks) {
+        let StoreLinks { stores, own, owners, datasets, .. } = links;
         let _applying = lock(&self.applying);
-        let of_own = stores.get(own).map(|(name, _)| name.clone());
-        let viewed = |(other, peer): (StoreName, Option<Arc<PeerClient>>)| {
-            let StoreName { node, instance } = other.clone();
+        let of_own = stores.get(own).map(|(instance, _)| StoreName::alone(instance));
+        let viewed = |(instance, peer): (String, Option<Arc<PeerClient>>)| {
+            let other = StoreName::alone(&instance);
+            let node = RosterNode { node: instance.clone(), instance, ..RosterNode::default() };
             let link = peer.zip(of_own.clone()).map(|(peer, own)| {
                 let settings = LinkSettings { own, other, is_of_plan: true, peer };
                 NodeLink::start(settings, self.own.clone(), &self.context.runtime)
             });
-            ViewedNode { node: RosterNode { node, instance, ..RosterNode::default() }, link }
+            ViewedNode { node, link }
         };
         let nodes = stores.into_iter().map(viewed).collect();
-        let identities = datasets.iter().map(|identity| text_hash(identity)).collect();
+        let identities = datasets.iter().map(|identity| text_hash(&identity.to_string())).collect();
         let view = ClusterView::planned(nodes, own, SampleOwners::Planned(owners, identities));
         self.apply(view, &self.view());
     }

@@ -15,6 +15,11 @@ pub struct StoreName {
 }
 
 impl StoreName {
+    /// A store that is called by its name alone.
+    pub(crate) fn alone(instance: &str) -> Self {
+        Self { node: instance.to_owned(), instance: instance.to_owned() }
+    }
+
     /// The seed of the pauses of this store's connections to another one.
     pub(super) fn seed_to(&self, other: &Self) -> u64 {
         text_hash(&self.instance) ^ text_hash(&other.instance).rotate_left(1)

@@ -51,7 +51,7 @@ impl PeerCounters {
         lock(&self.tally)
     }
 
-    /// Adds what a client has counted, and resets it.
+    /// Adds the counts of a client, and resets them.
     pub(crate) fn add(&self, counted: &mut PeerCounts) {
         let counted = std::mem::take(counted);
         if counted != PeerCounts::default() {

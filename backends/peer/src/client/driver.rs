@@ -74,7 +74,7 @@ pub(crate) struct ClientTask<'a> {
 }
 
 impl<'a> ClientTask<'a> {
-    /// Sends open requests again, then requests what `commands` bring.
+    /// Sends open requests again, then the requests of `commands`.
     pub(crate) fn new(
         remote: &'a ClientShared,
         channel: AuthenticatedStream,

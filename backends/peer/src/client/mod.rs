@@ -118,7 +118,7 @@ pub(crate) struct ClientMachine<C> {
     next: u64,
     /// Open samples in `requests`.
     open: usize,
-    /// What the counters do not have yet.
+    /// Counts that are not in the counters yet.
     pub(crate) counted: PeerCounts,
     /// When bytes last arrived, or the first request was sent after an idle time.
     last_byte: Duration,

@@ -1,9 +1,9 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
 //! Input is events and the time. Output is a queue of frames, and samples that the store is to read
-//! ([`ServerMachine::start`]). There is no clock, I/O, channel or hash order, so a simulation can play any
-//! interleaving. [`PeerConnection`](driver::PeerConnection) owns the stream, the timer, the budget
-//! and the store's replies. A connection's memory is bounded:
+//! ([`ServerMachine::start`]). There is no clock, I/O, channel or hash order, so a simulation can
+//! play any interleaving. [`PeerConnection`](driver::PeerConnection) owns the stream, the timer,
+//! the budget and the store's replies. A connection's memory is bounded:
 //!
 //! * Samples requested from the store and responses that wait to be written have together at most
 //!   [`ServerLimits::share`] bytes, or are one sample. Once the store reports that it reads a

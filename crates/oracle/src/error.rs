@@ -1,8 +1,7 @@
 //! Errors of the oracle.
 //!
-//! The error is opaque. Callers match on [`OracleError::kind`] and print the message. The message
-//! names the value, the cause and the remedy in one line. Texts may change. The kinds are the
-//! contract.
+//! The error is opaque. Callers print the message, which names the value, the cause and the
+//! remedy in one line. Texts may change.
 
 use foreread_types::{DatasetId, Fingerprint, Rank};
 
@@ -11,55 +10,7 @@ use foreread_types::{DatasetId, Fingerprint, Rank};
 #[error(transparent)]
 pub struct OracleError(#[from] OracleReason);
 
-/// The category of an [`OracleError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OracleErrorKind {
-    /// An argument is invalid on its own: a world size of 0, a negative weight, an unknown name.
-    Invalid,
-    /// A sample id, rank, phase or count is out of range.
-    OutOfRange,
-    /// The sampler has no order for that epoch.
-    NoSuchEpoch,
-    /// The numbers exceed this machine's memory or 64 bits.
-    TooLarge,
-    /// A saved position belongs to another schedule.
-    Mismatch,
-    /// A custom sampler failed or broke its contract.
-    Custom,
-}
-
 impl OracleError {
-    /// The category. Match on this, not on the text.
-    pub fn kind(&self) -> OracleErrorKind {
-        match self.0 {
-            OracleReason::WorldSize
-            | OracleReason::BatchSize
-            | OracleReason::Deal(_)
-            | OracleReason::NoPhases
-            | OracleReason::Weight { .. }
-            | OracleReason::NoWeight
-            | OracleReason::TorchWeights { .. }
-            | OracleReason::WeightSum
-            | OracleReason::NothingToDraw { .. }
-            | OracleReason::Lengths { .. }
-            | OracleReason::NoOrders
-            | OracleReason::Dealt { .. }
-            | OracleReason::Subset { .. }
-            | OracleReason::Populations { .. } => OracleErrorKind::Invalid,
-            OracleReason::Rank { .. }
-            | OracleReason::Id { .. }
-            | OracleReason::Consumed { .. }
-            | OracleReason::PhaseIndex { .. } => OracleErrorKind::OutOfRange,
-            OracleReason::Epoch { .. } | OracleReason::Epochs { .. } => OracleErrorKind::NoSuchEpoch,
-            OracleReason::Samples { .. } | OracleReason::Memory { .. } | OracleReason::RunLength => {
-                OracleErrorKind::TooLarge
-            }
-            OracleReason::Schedule { .. } => OracleErrorKind::Mismatch,
-            OracleReason::Custom(_) | OracleReason::OrderLength { .. } => OracleErrorKind::Custom,
-        }
-    }
-
     /// An error of a custom sampler. `message` describes the failure in one line.
     pub fn custom(message: impl Into<String>) -> Self {
         Self(OracleReason::Custom(message.into()))

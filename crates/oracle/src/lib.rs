@@ -59,7 +59,7 @@ mod stream;
 mod uses;
 
 pub use dealing::{Deal, Dealing};
-pub use error::{OracleError, OracleErrorKind};
+pub use error::OracleError;
 pub use fingerprint::Fingerprinter;
 pub use order::{ComputedOrder, Order};
 pub use position::Position;

@@ -93,9 +93,7 @@ impl Run {
     /// A position at or after the schedule's end gives a run without passes.
     ///
     /// # Errors
-    /// A position of another schedule
-    /// ([`OracleErrorKind::Mismatch`](crate::OracleErrorKind::Mismatch)), one outside its pass, and
-    /// the errors of [`new`](Self::new).
+    /// A position of another schedule, one outside its pass, and the errors of [`new`](Self::new).
     pub fn resume(
         schedule: Arc<Schedule>,
         deal: Deal,

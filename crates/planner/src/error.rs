@@ -1,8 +1,7 @@
 //! Errors of the planner.
 //!
-//! The error is opaque. Callers match on [`PlanError::kind`] and print the message. The message
-//! names the field, the cause and the remedy in one line. Texts may change. The kinds are the
-//! contract.
+//! The error is opaque. Callers print the message, which names the field, the cause and the
+//! remedy in one line. Texts may change.
 
 use foreread_oracle::OracleError;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
@@ -11,43 +10,6 @@ use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct PlanError(#[from] PlanReason);
-
-/// The category of a [`PlanError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PlanErrorKind {
-    /// A field is invalid on its own: an origin of 0 bytes per second, too many levels.
-    Invalid,
-    /// Two inputs do not match: a dataset of the run has no sizes, or another number of samples.
-    Mismatch,
-    /// A table with an entry per sample does not fit this machine.
-    TooLarge,
-    /// The oracle could not give an order.
-    Oracle,
-}
-
-impl PlanError {
-    /// The category. Match on this, not on the text.
-    pub fn kind(&self) -> PlanErrorKind {
-        match &self.0 {
-            PlanReason::Zero { .. }
-            | PlanReason::Curve { .. }
-            | PlanReason::Threads { .. }
-            | PlanReason::Levels { .. }
-            | PlanReason::Stores { .. }
-            | PlanReason::StoreTwice { .. }
-            | PlanReason::BatchSize { .. } => PlanErrorKind::Invalid,
-            PlanReason::NoSizes { .. }
-            | PlanReason::Population { .. }
-            | PlanReason::RankTable { .. }
-            | PlanReason::NoStore { .. }
-            | PlanReason::OtherStores { .. }
-            | PlanReason::OrderSample { .. } => PlanErrorKind::Mismatch,
-            PlanReason::Memory { .. } | PlanReason::Samples { .. } => PlanErrorKind::TooLarge,
-            PlanReason::Oracle(_) => PlanErrorKind::Oracle,
-        }
-    }
-}
 
 impl From<OracleError> for PlanError {
     fn from(error: OracleError) -> Self {

@@ -82,7 +82,7 @@ pub use cluster_plan::{
 pub use copies::SecondCopy;
 pub use curve::Curve;
 pub use demand::{Demand, EpochDemand, Scope, UseCounts};
-pub use error::{PlanError, PlanErrorKind};
+pub use error::PlanError;
 pub use fair_shares::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 pub use file_choice::{FileChoice, FileCopy};
 pub use forecast::{Amount, EpochForecast, Resource};

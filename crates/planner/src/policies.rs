@@ -4,12 +4,12 @@
 //! and a sample that is not kept takes no space. Ids are dense and small, because the tables are
 //! vectors. Several datasets are numbered consecutively.
 //!
-//! [`min`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a
+//! [`min_each`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a
 //! virtual-storage computer", 1966, and Mattson et al., 1970). Of the resident samples and the one
 //! just used, it evicts the one with the farthest next use. No policy hits more often.
 //! [`threshold`] is the rule of [`Retention::Threshold`](crate::Retention).
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::num::NonZeroUsize;
 
 use foreread_types::SampleId;
@@ -45,14 +45,7 @@ fn next_uses(stream: &[SampleId]) -> Vec<u64> {
     next
 }
 
-/// Keeps the first `capacity` samples permanently.
-pub fn never_evict(stream: &[SampleId], capacity: u64) -> CacheOutcome {
-    let mut outcome = CacheOutcome::default();
-    never_evict_each(stream, capacity, |_, it| outcome.count(it));
-    outcome
-}
-
-/// As [`never_evict`], with a call for each use and its position.
+/// Keeps the first `capacity` samples permanently. Calls `each` for each use and its position.
 pub fn never_evict_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     let mut is_kept = vec![false; samples(stream)];
     let mut resident = 0;
@@ -65,36 +58,7 @@ pub fn never_evict_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut
     }
 }
 
-/// Evicts the sample that was inserted first.
-pub fn fifo(stream: &[SampleId], capacity: u64) -> CacheOutcome {
-    let mut kept = vec![false; samples(stream)];
-    let mut queue = VecDeque::new();
-    let mut outcome = CacheOutcome::default();
-    for &id in stream {
-        if kept[id.0 as usize] {
-            outcome.hits += 1;
-        } else if capacity > 0 {
-            if queue.len() as u64 == capacity
-                && let Some(SampleId(oldest)) = queue.pop_front()
-            {
-                kept[oldest as usize] = false;
-            }
-            kept[id.0 as usize] = true;
-            queue.push_back(id);
-            outcome.writes += 1;
-        }
-    }
-    outcome
-}
-
-/// Evicts the least recently used sample.
-pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
-    let mut outcome = CacheOutcome::default();
-    lru_each(stream, capacity, |_, it| outcome.count(it));
-    outcome
-}
-
-/// As [`lru`](fn@lru), with a call for each use and its position.
+/// Evicts the least recently used sample. Calls `each` for each use and its position.
 pub fn lru_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     // The cache allocates its capacity at the start.
     let capacity = capacity.min(samples(stream) as u64);
@@ -105,14 +69,8 @@ pub fn lru_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, 
     }
 }
 
-/// Belady's MIN with bypass: the most hits that are possible on demand.
-pub fn min(stream: &[SampleId], capacity: u64) -> CacheOutcome {
-    let mut outcome = CacheOutcome::default();
-    min_each(stream, capacity, |_, it| outcome.count(it));
-    outcome
-}
-
-/// As [`min`], with a call for each use and its position.
+/// Belady's MIN with bypass: the most hits that are possible on demand. Calls `each` for each use and
+/// its position.
 pub fn min_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     let next = next_uses(stream);
     // Residents are identified by the position of their next use, which is unique. The heap also

@@ -45,6 +45,7 @@ mod engine;
 mod error;
 mod first_use;
 mod model;
+mod named;
 mod oracle_run;
 mod outcome;
 mod plan;
@@ -63,7 +64,7 @@ mod workload;
 
 pub use any_scenario::AnyScenario;
 pub use comparison::{Comparison, Sweep};
-pub use error::{SimulateError, SimulateErrorKind};
+pub use error::SimulateError;
 #[cfg(feature = "plot")]
 pub use foreread_plot::PlotError;
 pub use model::{Curve, Model};

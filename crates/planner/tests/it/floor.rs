@@ -7,11 +7,12 @@ use std::sync::Arc;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Sampler, Schedule, Sequential, Shuffle, Weighted,
 };
-use foreread_planner::{Demand, EpochDemand, LowerBound, PlanErrorKind, Scope, floor, policies};
+use foreread_planner::{Demand, EpochDemand, LowerBound, Scope, floor};
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
 
 use crate::common::{phase, run, stream};
+use crate::reference;
 
 /// The epochs of the given ranks' reads, counted sample by sample, and the uses of each sample.
 fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<EpochDemand>, Vec<Vec<u64>>) {
@@ -141,12 +142,12 @@ proptest! {
         let ones: Vec<_> = samples.iter().map(|&samples| Sizes::uniform(samples, 1)).collect();
         let bound = LowerBound::of(&run, &ones, capacity, Scope::Rank).unwrap().bytes;
         let stream = stream(&run, &samples);
-        let min = policies::min(&stream, capacity);
+        let min = reference::min(&stream, capacity);
         for other in [
-            policies::lru(&stream, capacity),
-            policies::fifo(&stream, capacity),
-            policies::never_evict(&stream, capacity),
-            policies::threshold(&stream, capacity, horizon),
+            reference::lru(&stream, capacity),
+            reference::fifo(&stream, capacity),
+            reference::never_evict(&stream, capacity),
+            reference::threshold(&stream, capacity, horizon),
         ] {
             prop_assert!(other.hits <= min.hits);
         }
@@ -203,7 +204,7 @@ fn min_equals_an_exhaustive_search() {
         let sampler = Weighted::new(&[1.0, 2.0, 3.0, 4.0, 5.0], 14, seed).unwrap();
         let stream = stream(&run(1, vec![phase(0, sampler)]), &[5]);
         for capacity in 0..5 {
-            let misses = stream.len() as u64 - policies::min(&stream, capacity).hits;
+            let misses = stream.len() as u64 - reference::min(&stream, capacity).hits;
             assert_eq!(misses, cheapest(&stream, &[1; 5], capacity), "seed {seed}, capacity {capacity}");
         }
     }
@@ -225,9 +226,7 @@ fn whole_epochs_follow_the_short_formula() {
 fn sizes_must_be_those_of_the_run() {
     let run = run(2, vec![phase(0, Shuffle::new(10, 0).unwrap()), phase(1, Sequential::new(4).unwrap())]);
     let error = Demand::of(&run, &[Sizes::uniform(10, 1)], Scope::Rank).unwrap_err();
-    assert_eq!(error.kind(), PlanErrorKind::Mismatch);
     assert!(error.to_string().starts_with("sizes has 1 entries"), "{error}");
     let error = Demand::of(&run, &[Sizes::uniform(10, 1), Sizes::uniform(5, 1)], Scope::Rank).unwrap_err();
-    assert_eq!(error.kind(), PlanErrorKind::Mismatch);
     assert!(error.to_string().starts_with("sizes[1] has 5 samples"), "{error}");
 }

@@ -9,4 +9,5 @@ mod next_use_datasets;
 mod next_use_invariants;
 mod plan;
 mod policies;
+mod reference;
 mod servers;

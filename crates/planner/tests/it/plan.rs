@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Schedule, Sequential, Shuffle, Weighted,
 };
-use foreread_planner::{Cluster, Curve, Level, Origin, Plan, PlanErrorKind, Retention, plan};
+use foreread_planner::{Cluster, Curve, Level, Origin, Plan, Retention, plan};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
@@ -230,7 +230,6 @@ fn invalid_clusters_are_errors() {
     let run = run(2, vec![shuffled(10)]);
     let sizes = [Sizes::uniform(10, 1)];
     let error = plan(&run, &sizes, &cluster(vec![level(1); 4])).unwrap_err();
-    assert_eq!(error.kind(), PlanErrorKind::Invalid);
     assert!(error.to_string().starts_with("stores[0].levels has 4 entries"), "{error}");
     let origin = Origin { bytes_per_second: 0, ..Origin::default() };
     let error = plan(&run, &sizes, &Cluster { origin, ..Cluster::default() }).unwrap_err();

@@ -1,10 +1,12 @@
 //! The reference policies give their known figures.
 
 use foreread_oracle::{Run, Shuffle, Weighted};
-use foreread_planner::{Retention, plan, policies};
+use foreread_planner::policies::CacheOutcome;
+use foreread_planner::{Retention, plan};
 use foreread_types::{SampleId, Sizes};
 
 use crate::common::{cluster, level, phase, run, run_of, stream};
+use crate::reference;
 
 const SAMPLES: u64 = 50_000;
 
@@ -13,11 +15,7 @@ fn near(found: f64, expected: f64, within: f64, what: &str) {
 }
 
 /// Hits and writes per use between two positions of a stream.
-fn between(
-    stream: &[SampleId],
-    from: usize,
-    policy: impl Fn(&[SampleId]) -> policies::CacheOutcome,
-) -> (f64, f64) {
+fn between(stream: &[SampleId], from: usize, policy: impl Fn(&[SampleId]) -> CacheOutcome) -> (f64, f64) {
     let (all, before) = (policy(stream), policy(&stream[..from]));
     let uses = (stream.len() - from) as f64;
     ((all.hits - before.hits) as f64 / uses, (all.writes as f64 - before.writes as f64) / uses)
@@ -38,19 +36,19 @@ fn shuffled_epochs_hit_as_tabulated() {
     for (percent, lru, lru_writes, min_writes) in table {
         let capacity = SAMPLES * percent / 100;
         let share = percent as f64 / 100.0;
-        let steady = |policy: fn(&[SampleId], u64) -> policies::CacheOutcome| {
+        let steady = |policy: fn(&[SampleId], u64) -> CacheOutcome| {
             between(&all, SAMPLES as usize * 2, |stream| policy(stream, capacity))
         };
-        let (hits, writes) = steady(policies::never_evict);
+        let (hits, writes) = steady(reference::never_evict);
         near(hits, share, 1e-9, "never evict, hits");
         near(writes, 0.0, 1e-9, "never evict, writes");
-        let (hits, writes) = steady(policies::lru);
+        let (hits, writes) = steady(reference::lru);
         near(hits, lru, 0.005, "LRU, hits");
         near(writes, lru_writes, 0.005, "LRU, writes");
-        let (hits, writes) = steady(policies::min);
+        let (hits, writes) = steady(reference::min);
         near(hits, share, 0.005, "MIN, hits");
         near(writes, min_writes, 0.005, "MIN, writes");
-        let (hits, _) = steady(policies::fifo);
+        let (hits, _) = steady(reference::fifo);
         assert!(hits <= share + 0.005, "FIFO: {hits}");
     }
 }
@@ -73,12 +71,12 @@ fn threshold_is_close_to_min_with_replacement() {
         let capacity = SAMPLES * percent / 100;
         let from = SAMPLES as usize * 5;
         // Stops before the last epochs, which have no more next uses.
-        let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
-        let min = steady(&|stream| policies::min(stream, capacity));
+        let steady = |policy: &dyn Fn(&[SampleId]) -> CacheOutcome| between(&all, from, policy).0;
+        let min = steady(&|stream| reference::min(stream, capacity));
         let horizon = horizon(&run, capacity);
-        let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
-        let keep = steady(&|stream| policies::never_evict(stream, capacity));
-        let lru = steady(&|stream| policies::lru(stream, capacity));
+        let threshold = steady(&|stream| reference::threshold(stream, capacity, horizon));
+        let keep = steady(&|stream| reference::never_evict(stream, capacity));
+        let lru = steady(&|stream| reference::lru(stream, capacity));
         near(min, expected, 0.005, "MIN");
         assert!(min - threshold < 0.004, "threshold {threshold} of {min}");
         near(keep, percent as f64 / 100.0, 0.005, "never evict");
@@ -94,13 +92,13 @@ fn threshold_is_close_to_min_in_a_private_cache() {
     let all = stream(&run, &[SAMPLES]);
     let capacity = SAMPLES / 2 / u64::from(ranks);
     let from = all.len() / 4;
-    let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
-    let min = steady(&|stream| policies::min(stream, capacity));
+    let steady = |policy: &dyn Fn(&[SampleId]) -> CacheOutcome| between(&all, from, policy).0;
+    let min = steady(&|stream| reference::min(stream, capacity));
     let horizon = horizon(&run, capacity);
-    let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
+    let threshold = steady(&|stream| reference::threshold(stream, capacity, horizon));
     near(min, 0.215, 0.005, "MIN");
     assert!(min - threshold < 0.004, "threshold {threshold} of {min}");
-    near(steady(&|stream| policies::never_evict(stream, capacity)), 0.031, 0.002, "any fixed choice");
+    near(steady(&|stream| reference::never_evict(stream, capacity)), 0.031, 0.002, "any fixed choice");
 }
 
 #[test]
@@ -111,12 +109,12 @@ fn threshold_is_close_to_min_on_few_ranks() {
         let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);
         let all = stream(&run, &[SAMPLES]);
         let capacity = SAMPLES / 2 / u64::from(ranks);
-        let hits = |outcome: policies::CacheOutcome| outcome.hits as f64 / all.len() as f64;
-        let min = hits(policies::min(&all, capacity));
+        let hits = |outcome: CacheOutcome| outcome.hits as f64 / all.len() as f64;
+        let min = hits(reference::min(&all, capacity));
         let horizon = horizon(&run, capacity);
-        let threshold = hits(policies::threshold(&all, capacity, horizon));
+        let threshold = hits(reference::threshold(&all, capacity, horizon));
         assert!(min - threshold < within, "{ranks} ranks: threshold {threshold} of {min}");
-        assert!(threshold > 1.2 * hits(policies::never_evict(&all, capacity)));
+        assert!(threshold > 1.2 * hits(reference::never_evict(&all, capacity)));
     }
 }
 
@@ -141,15 +139,14 @@ fn threshold_is_close_to_min_with_weights_and_mixtures() {
             let plan = plan(&run, &sizes, &cluster(vec![level(capacity)])).unwrap();
             let Retention::Threshold { horizon } = plan.retention() else { panic!("{name}: {plan:?}") };
             let from = all.len() / 4;
-            let steady =
-                |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
-            let min = steady(&|stream| policies::min(stream, capacity));
-            let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
+            let steady = |policy: &dyn Fn(&[SampleId]) -> CacheOutcome| between(&all, from, policy).0;
+            let min = steady(&|stream| reference::min(stream, capacity));
+            let threshold = steady(&|stream| reference::threshold(stream, capacity, horizon));
             // Alternating phases use the space unevenly, and the rule refuses samples when it is
             // full.
             let within = if name == "mixture" { 0.01 } else { 0.004 };
             assert!(min - threshold < within, "{name}, {percent} %: threshold {threshold} of {min}");
-            for other in [policies::lru, policies::fifo, policies::never_evict] {
+            for other in [reference::lru, reference::fifo, reference::never_evict] {
                 assert!(steady(&|stream| other(stream, capacity)) < threshold, "{name}, {percent} %");
             }
         }

@@ -3,8 +3,7 @@
 
 use foreread_oracle::{Run, Sequential, Shuffle};
 use foreread_planner::{
-    Cluster, Level, Origin, OriginServers, Plan, PlanErrorKind, Resource, Retention, ServerSpeed, Trainer,
-    plan, predict,
+    Cluster, Level, Origin, OriginServers, Plan, Resource, Retention, ServerSpeed, Trainer, plan, predict,
 };
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
@@ -134,7 +133,6 @@ fn server_without_speed_is_an_error() {
         plan(&run, &[Sizes::table(&lengths)], &cluster).unwrap_err()
     };
     for error in [error(&[speed(0)]), error(&[])] {
-        assert_eq!(error.kind(), PlanErrorKind::Invalid);
         assert!(error.to_string().starts_with("servers.bytes_per_second is 0"), "{error}");
     }
 }

@@ -19,90 +19,55 @@ mod parallel_staging;
 mod prisma;
 mod staging_buffer;
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Serialize, Serializer};
-
-use crate::error::{SimulateError, SimulateReason};
+use crate::named::named;
 use crate::plan::{PolicyPlan, Setup};
 use crate::threads::Threads;
 use crate::workload::MB;
 
-/// A cache policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Policy {
-    /// No I/O at all, only computing and the barriers.
-    LowerBound,
-    /// Every sample is read from the file system on demand.
-    Naive,
-    /// Samples are staged ahead from the file system.
-    StagingBuffer,
-    /// Each worker caches the samples that it reads most often (Dryden et al., SC21).
-    Nopfs,
-    /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in
-    /// the training's order).
-    DeepioOrdered,
-    /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
-    /// al., SC18).
-    ParallelStaging,
-    /// LBANN's data store, filled during the first epoch.
-    LbannDynamic,
-    /// LBANN's data store, filled before the run.
-    LbannPreload,
-    /// Shards on the workers' disks, loaded before the run (Yang and Cong, HiPC 2019).
-    LocalityAware,
-    /// First-touch copies of whole files to each node's own tiers (Monarch, CCGrid 2022).
-    Monarch,
-    /// Parallel prefetching without a cache (PRISMA, 2021).
-    Prisma,
-    /// foreread: one copy in the cluster, read once by its owner.
-    Foreread,
-    /// foreread, with the samples of each global batch dealt to the workers that hold them.
-    ForereadLocality,
-    /// foreread, with kept samples that even the time of the file system's servers.
-    ForereadByServer,
+named! {
+    /// A cache policy.
+    ///
+    /// ```
+    /// use foreread_simulator::Policy;
+    /// assert_eq!("nopfs".parse(), Ok(Policy::Nopfs));
+    /// let error = "lru".parse::<Policy>().unwrap_err().to_string();
+    /// assert!(error.starts_with("unknown policy `lru`: expected one of "));
+    /// ```
+    pub enum Policy is a "policy" {
+        /// No I/O at all, only computing and the barriers.
+        LowerBound "lower-bound",
+        /// Every sample is read from the file system on demand.
+        Naive "naive",
+        /// Samples are staged ahead from the file system.
+        StagingBuffer "staging-buffer",
+        /// Each worker caches the samples that it reads most often (Dryden et al., SC21).
+        Nopfs "nopfs",
+        /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in
+        /// the training's order).
+        DeepioOrdered "deepio-ordered",
+        /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
+        /// al., SC18).
+        ParallelStaging "parallel-staging",
+        /// LBANN's data store, filled during the first epoch.
+        LbannDynamic "lbann-dynamic",
+        /// LBANN's data store, filled before the run.
+        LbannPreload "lbann-preload",
+        /// Shards on the workers' disks, loaded before the run (Yang and Cong, HiPC 2019).
+        LocalityAware "locality-aware",
+        /// First-touch copies of whole files to each node's own tiers (Monarch, CCGrid 2022).
+        Monarch "monarch",
+        /// Parallel prefetching without a cache (PRISMA, 2021).
+        Prisma "prisma",
+        /// foreread: one copy in the cluster, read once by its owner.
+        Foreread "foreread",
+        /// foreread, with the samples of each global batch dealt to the workers that hold them.
+        ForereadLocality "foreread-locality",
+        /// foreread, with kept samples that even the time of the file system's servers.
+        ForereadByServer "foreread-by-server",
+    }
 }
 
 impl Policy {
-    /// All policies, in the order of reports.
-    pub const ALL: [Self; 14] = [
-        Self::LowerBound,
-        Self::Naive,
-        Self::StagingBuffer,
-        Self::Nopfs,
-        Self::DeepioOrdered,
-        Self::ParallelStaging,
-        Self::LbannDynamic,
-        Self::LbannPreload,
-        Self::LocalityAware,
-        Self::Monarch,
-        Self::Prisma,
-        Self::Foreread,
-        Self::ForereadLocality,
-        Self::ForereadByServer,
-    ];
-
-    /// The policy's name in the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::LowerBound => "lower-bound",
-            Self::Naive => "naive",
-            Self::StagingBuffer => "staging-buffer",
-            Self::Nopfs => "nopfs",
-            Self::DeepioOrdered => "deepio-ordered",
-            Self::ParallelStaging => "parallel-staging",
-            Self::LbannDynamic => "lbann-dynamic",
-            Self::LbannPreload => "lbann-preload",
-            Self::LocalityAware => "locality-aware",
-            Self::Monarch => "monarch",
-            Self::Prisma => "prisma",
-            Self::Foreread => "foreread",
-            Self::ForereadLocality => "foreread-locality",
-            Self::ForereadByServer => "foreread-by-server",
-        }
-    }
-
     /// Whether the policy keeps samples in the classes after the staging buffer.
     pub(crate) fn has_cache(self) -> bool {
         !matches!(self, Self::LowerBound | Self::Naive | Self::StagingBuffer | Self::Prisma)
@@ -132,34 +97,6 @@ impl Policy {
     /// The number of plans that [`plans`](Self::plans) returns, without making them.
     pub(crate) fn tries(self, setup: &Setup<'_>) -> u64 {
         if self == Self::Foreread { foreread::tries(setup) } else { 1 }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl Serialize for Policy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = SimulateError;
-
-    /// ```
-    /// use foreread_simulator::Policy;
-    /// assert_eq!("nopfs".parse(), Ok(Policy::Nopfs));
-    /// let error = "lru".parse::<Policy>().unwrap_err().to_string();
-    /// assert!(error.starts_with("unknown policy `lru`: expected one of "));
-    /// ```
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let known = || Self::ALL.map(Self::name).join(" ");
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
     }
 }
 

@@ -1,52 +1,34 @@
 //! The policies of caches that several jobs use.
 
-use std::fmt;
-use std::str::FromStr;
-
 use foreread_oracle::{Order, Sampler as _};
 use foreread_planner::policies::{self, CacheOutcome};
 use foreread_planner::{AnnouncedUses, CacheUse, DatasetCosts, JobStart, NextUseCache, SharedMiss};
 use foreread_types::{SampleId, Sizes};
-use serde::{Serialize, Serializer};
 
 use super::merged_uses::{MergedUses, NS_PER_SAMPLE, OrderCursor};
 use super::scenario::JobsScenario;
-use crate::error::{SimulateError, SimulateReason};
+use crate::error::SimulateError;
+use crate::named::named;
 
-/// A policy of a cache that several jobs use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum JobsPolicy {
-    /// Belady's MIN over the uses of all jobs, whose times are known in advance.
-    Min,
-    /// foreread: the nearest predicted next use by any job.
-    NextUse,
-    /// foreread with a byte per sample: a sample stays if another use is announced.
-    AnnouncedUse,
-    /// The least recently used sample leaves.
-    Lru,
-    /// The first samples stay.
-    NeverEvict,
-    /// Each job has its own part of the cache and never evicts.
-    Private,
+named! {
+    /// A policy of a cache that several jobs use.
+    pub enum JobsPolicy is a "policy" {
+        /// Belady's MIN over the uses of all jobs, whose times are known in advance.
+        Min "min",
+        /// foreread: the nearest predicted next use by any job.
+        NextUse "next-use",
+        /// foreread with a byte per sample: a sample stays if another use is announced.
+        AnnouncedUse "announced-use",
+        /// The least recently used sample leaves.
+        Lru "lru",
+        /// The first samples stay.
+        NeverEvict "never-evict",
+        /// Each job has its own part of the cache and never evicts.
+        Private "private",
+    }
 }
 
 impl JobsPolicy {
-    /// All policies, in the order of reports.
-    pub const ALL: [Self; 6] =
-        [Self::Min, Self::NextUse, Self::AnnouncedUse, Self::Lru, Self::NeverEvict, Self::Private];
-
-    /// The policy's name in the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Min => "min",
-            Self::NextUse => "next-use",
-            Self::AnnouncedUse => "announced-use",
-            Self::Lru => "lru",
-            Self::NeverEvict => "never-evict",
-            Self::Private => "private",
-        }
-    }
-
     /// The hits and writes of the measured epochs, and the number of their uses.
     pub(super) fn run(
         self,
@@ -93,28 +75,6 @@ impl MeasuredUses<'_> {
             self.outcome.count(it);
             self.uses += 1;
         }
-    }
-}
-
-impl fmt::Display for JobsPolicy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl Serialize for JobsPolicy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl FromStr for JobsPolicy {
-    type Err = SimulateError;
-
-    fn from_str(name: &str) -> Result<Self, SimulateError> {
-        let known = || Self::ALL.map(Self::name).join(" ");
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
     }
 }
 

@@ -6,7 +6,7 @@ use foreread_planner::{EpochDemand, floor};
 use serde::Serialize;
 
 use super::policies::{FilesPolicy, orders};
-use super::scenario::{FileOrder, FilesScenario};
+use super::scenario::FilesScenario;
 use crate::comparison::StepProgress;
 use crate::error::SimulateError;
 use crate::workload::MB;
@@ -45,15 +45,8 @@ pub struct FilesComparison {
 /// The machine-readable report.
 #[derive(Serialize)]
 struct FilesReport<'a> {
-    scenario: &'a str,
-    files: u32,
-    file_bytes: u64,
-    cache: f64,
-    order: FileOrder,
-    epochs: u32,
-    seconds: f64,
-    writes_per_day: Option<f64>,
-    seed: u64,
+    #[serde(flatten)]
+    scenario: &'a FilesScenario,
     seeds: u64,
     bound_origin_bytes: u64,
     policies: &'a [FilesOutcome],
@@ -117,17 +110,8 @@ impl FilesComparison {
 
     /// The machine-readable figures, to be serialised.
     pub fn report(&self) -> impl Serialize {
-        let scenario = &self.scenario;
         FilesReport {
-            scenario: &scenario.name,
-            files: scenario.files,
-            file_bytes: scenario.bytes,
-            cache: scenario.cache,
-            order: scenario.order,
-            epochs: scenario.epochs,
-            seconds: scenario.seconds,
-            writes_per_day: scenario.writes_per_day,
-            seed: scenario.seed,
+            scenario: &self.scenario,
             seeds: self.seeds,
             bound_origin_bytes: self.bound(),
             policies: &self.outcomes,

@@ -1,41 +1,28 @@
 //! The policies of caches of whole files.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use foreread_oracle::{Sampler as _, Shuffle};
-use serde::{Serialize, Serializer};
 
 use super::caches::{ChosenFiles, CopyRoom, EpochCounts, FileCache, FixedPart, LeastRecent};
 use super::scenario::{FileOrder, FilesScenario};
-use crate::error::{SimulateError, SimulateReason};
+use crate::error::SimulateError;
+use crate::named::named;
 
-/// A policy of a cache of whole files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FilesPolicy {
-    /// foreread: files that the epoch has not used yet are copied ahead, into the room of used
-    /// ones.
-    CopiesAhead,
-    /// The first files stay.
-    NeverEvict,
-    /// The least recently used file leaves.
-    Lru,
+named! {
+    /// A policy of a cache of whole files.
+    pub enum FilesPolicy is a "policy" {
+        /// foreread: files that the epoch has not used yet are copied ahead, into the room of used
+        /// ones.
+        CopiesAhead "copies-ahead",
+        /// The first files stay.
+        NeverEvict "never-evict",
+        /// The least recently used file leaves.
+        Lru "lru",
+    }
 }
 
 impl FilesPolicy {
-    /// All policies, in the order of reports.
-    pub const ALL: [Self; 3] = [Self::CopiesAhead, Self::NeverEvict, Self::Lru];
-
-    /// The policy's name in the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CopiesAhead => "copies-ahead",
-            Self::NeverEvict => "never-evict",
-            Self::Lru => "lru",
-        }
-    }
-
     /// The counts of each epoch, from the first.
     pub(super) fn run(self, scenario: &FilesScenario, orders: &[Vec<u32>]) -> Vec<EpochCounts> {
         let room = CopyRoom::new(scenario);
@@ -80,26 +67,4 @@ fn open_all(scenario: &FilesScenario, orders: &[Vec<u32>], cache: &mut dyn FileC
         counts
     });
     each.collect()
-}
-
-impl fmt::Display for FilesPolicy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-impl Serialize for FilesPolicy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl FromStr for FilesPolicy {
-    type Err = SimulateError;
-
-    fn from_str(name: &str) -> Result<Self, SimulateError> {
-        let known = || Self::ALL.map(Self::name).join(" ");
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
-    }
 }

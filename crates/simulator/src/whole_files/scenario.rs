@@ -1,8 +1,9 @@
 //! The scenario of whole files: the table `[files]` of a TOML file.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::error::SimulateError;
+use crate::named::named;
 use crate::scenario_fields::ScenarioFields;
 use crate::workload::MB;
 
@@ -15,35 +16,15 @@ const MAX_MB: f64 = 1e9;
 /// The most seconds of a run: 3,000 years.
 const MAX_SECONDS: f64 = 1e11;
 
-/// The order in which a program opens its files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FileOrder {
-    /// A new permutation in every epoch, which the cache does not know.
-    #[default]
-    Unknown,
-    /// A new permutation in every epoch, which is announced to the cache.
-    Known,
-    /// The same permutation in every epoch. The cache is not informed.
-    Equal,
-}
-
-impl FileOrder {
-    /// All orders.
-    pub const ALL: [Self; 3] = [Self::Unknown, Self::Known, Self::Equal];
-
-    /// The name in scenarios and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Known => "known",
-            Self::Equal => "equal",
-        }
-    }
-}
-
-impl Serialize for FileOrder {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+named! {
+    /// The order in which a program opens its files.
+    pub enum FileOrder is a "order" {
+        /// A new permutation in every epoch, which the cache does not know.
+        Unknown "unknown",
+        /// A new permutation in every epoch, which is announced to the cache.
+        Known "known",
+        /// The same permutation in every epoch. The cache is not informed.
+        Equal "equal",
     }
 }
 
@@ -57,15 +38,15 @@ impl Serialize for FileOrder {
 /// let error = FilesScenario::from_toml("[files]\nfiles = 0").unwrap_err();
 /// assert_eq!(error.to_string(), "files.files: must be at least 1, found 0");
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FilesScenario {
     /// The name in reports.
+    #[serde(rename = "scenario")]
     pub name: String,
-    /// The seed of the orders.
-    pub seed: u64,
     /// The number of files.
     pub files: u32,
     /// The bytes of each file.
+    #[serde(rename = "file_bytes")]
     pub bytes: u64,
     /// The part of the files that the cache holds, from 0 to 1.
     pub cache: f64,
@@ -77,6 +58,8 @@ pub struct FilesScenario {
     pub seconds: f64,
     /// After the first fill, at most this part of the cache is written in a day. `None`: no limit.
     pub writes_per_day: Option<f64>,
+    /// The seed of the orders.
+    pub seed: u64,
 }
 
 impl FilesScenario {
@@ -101,8 +84,7 @@ impl FilesScenario {
         let epochs = fields.whole("epochs", "the number of epochs", 2, most)? as u32;
         let seconds = fields.positive("seconds", "the seconds of an epoch")?;
         let order = fields.text("order", FileOrder::Unknown.name())?;
-        let found = FileOrder::ALL.into_iter().find(|known| known.name() == order);
-        let order = found.ok_or_else(|| {
+        let order = order.parse().map_err(|_| {
             let known = FileOrder::ALL.map(FileOrder::name).join(" ");
             fields.error("order", format!("expected one of {known}, found {order}"))
         })?;

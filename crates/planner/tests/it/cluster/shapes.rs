@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use foreread_oracle::{Deal, Explicit, Run, Sequential, Shuffle};
 use foreread_planner::{
-    CacheStore, Cluster, Curve, Level, Origin, PLANNER_VERSION, PlanErrorKind, Price, Ranks, Resource,
-    plan_cluster, plan_cluster_and_copies, predict,
+    CacheStore, Cluster, Curve, Level, Origin, PLANNER_VERSION, Price, Ranks, Resource, plan_cluster,
+    plan_cluster_and_copies, predict,
 };
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 
@@ -223,22 +223,20 @@ fn cluster_of_one_rank_predicts_as_its_plan() {
 fn invalid_clusters_are_errors_that_name_the_field() {
     let run = run(vec![train(Shuffle::new(10, 2).unwrap(), 5)], 2, 4);
     let sizes = [Sizes::uniform(10, 1)];
-    let refused = |change: &dyn Fn(&mut Cluster), kind, text: &str| {
+    let refused = |change: &dyn Fn(&mut Cluster), text: &str| {
         let mut cluster = equal(4, 10);
         change(&mut cluster);
         let error = plan_cluster(&run, &sizes, &cluster).unwrap_err();
         assert!(error.to_string().starts_with(text), "{error}");
-        assert_eq!(error.kind(), kind);
     };
-    use PlanErrorKind::{Invalid, Mismatch};
-    refused(&|cluster| cluster.ranks = Ranks::PerStore(0), Invalid, "ranks.per_store is 0");
-    refused(&|cluster| cluster.stores.truncate(3), Mismatch, "ranks gives rank 3 an unknown store");
-    refused(&|cluster| cluster.ranks = Ranks::Table(Arc::from([0, 1])), Mismatch, "ranks has 2 entries");
-    refused(&|cluster| cluster.stores[2].id = StoreId(1), Invalid, "stores has two entries of id 1");
-    refused(&|cluster| cluster.stores[1].levels[0].threads = 0, Invalid, "stores[1].levels[0].threads is 0");
-    refused(&|cluster| cluster.network.in_flight = 0, Invalid, "network.in_flight is 0");
-    refused(&|cluster| cluster.origin.in_flight = 0, Invalid, "origin.in_flight is 0");
-    refused(&|cluster| cluster.trainer.compute = 0, Invalid, "trainer.compute is 0");
+    refused(&|cluster| cluster.ranks = Ranks::PerStore(0), "ranks.per_store is 0");
+    refused(&|cluster| cluster.stores.truncate(3), "ranks gives rank 3 an unknown store");
+    refused(&|cluster| cluster.ranks = Ranks::Table(Arc::from([0, 1])), "ranks has 2 entries");
+    refused(&|cluster| cluster.stores[2].id = StoreId(1), "stores has two entries of id 1");
+    refused(&|cluster| cluster.stores[1].levels[0].threads = 0, "stores[1].levels[0].threads is 0");
+    refused(&|cluster| cluster.network.in_flight = 0, "network.in_flight is 0");
+    refused(&|cluster| cluster.origin.in_flight = 0, "origin.in_flight is 0");
+    refused(&|cluster| cluster.trainer.compute = 0, "trainer.compute is 0");
     let cluster = equal(4, 10);
     let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
     let error = plan.predict(&run, &stores(vec![vec![1]; 5])).unwrap_err();

@@ -1,6 +1,7 @@
 //! NumPy's element types, by their names in files.
 
-use crate::{ArrayType, FormatError};
+use crate::columns::Label;
+use crate::{ArrayType, FormatError, le};
 
 /// The names of `numpy.dtype.name`, those of Rust, and those of `numpy.dtype.str`.
 const NAMES: [(&str, &str); 23] = [
@@ -38,13 +39,6 @@ pub(crate) struct ElementType {
     kind: u8,
     /// The size of an element in bytes, at least 1.
     size: u64,
-}
-
-/// The value of one element.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Number {
-    Integer(i64),
-    Float(f64),
 }
 
 impl ElementType {
@@ -116,35 +110,22 @@ impl ElementType {
     }
 
     /// The value of one element. `None` if it is no number, has another size, or does not fit.
-    pub(crate) fn number(&self, bytes: &[u8]) -> Option<Number> {
+    pub(crate) fn number(&self, bytes: &[u8]) -> Option<Label> {
         if !self.is_number() || bytes.len() as u64 != self.size {
             return None;
         }
-        let bits = crate::le::uint(bytes, 0, bytes.len())?;
-        Some(match (self.kind, self.size) {
-            (b'b', _) => Number::Integer(i64::from(bits != 0)),
-            (b'u', _) => Number::Integer(i64::try_from(bits).ok()?),
-            (b'i', size) => {
-                let unused = 64 - 8 * size as u32;
-                Number::Integer(bits.wrapping_shl(unused).cast_signed().wrapping_shr(unused))
-            }
-            (_, 2) => Number::Float(half(bits as u16)),
-            (_, 4) => Number::Float(f64::from(f32::from_bits(bits as u32))),
-            _ => Number::Float(f64::from_bits(bits)),
+        let bits = le::uint(bytes, 0, bytes.len())?;
+        Some(match self.kind {
+            b'b' => Label::Integer(i64::from(bits != 0)),
+            b'u' => Label::Integer(i64::try_from(bits).ok()?),
+            b'i' => Label::Integer(le::signed(bits, bytes.len())),
+            _ => Label::Float(le::float(bits, bytes.len())),
         })
     }
-}
 
-/// The value of a float of 16 bits.
-fn half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let exponent = i32::from(bits >> 10 & 0x1f);
-    let fraction = f64::from(bits & 0x3ff) / 1024.0;
-    sign * match exponent {
-        0 => fraction * 2f64.powi(-14),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1.0 + fraction) * 2f64.powi(exponent - 15),
+    /// Whether an element has a fraction.
+    pub(crate) fn is_float(&self) -> bool {
+        self.kind == b'f'
     }
 }
 
@@ -175,14 +156,14 @@ mod tests {
     #[test]
     fn elements_become_numbers() {
         let number = |name: &str, bytes: &[u8]| ElementType::parse(name, 0).unwrap().number(bytes);
-        assert_eq!(number("int8", &[0xff]), Some(Number::Integer(-1)));
-        assert_eq!(number("int64", &(-5i64).to_le_bytes()), Some(Number::Integer(-5)));
-        assert_eq!(number("int16", &[0xfe, 0xff]), Some(Number::Integer(-2)));
+        assert_eq!(number("int8", &[0xff]), Some(Label::Integer(-1)));
+        assert_eq!(number("int64", &(-5i64).to_le_bytes()), Some(Label::Integer(-5)));
+        assert_eq!(number("int16", &[0xfe, 0xff]), Some(Label::Integer(-2)));
         assert_eq!(number("uint64", &u64::MAX.to_le_bytes()), None);
-        assert_eq!(number("uint8", &[255]), Some(Number::Integer(255)));
-        assert_eq!(number("float16", &0x3555u16.to_le_bytes()), Some(Number::Float(0.333251953125)));
-        assert_eq!(number("float16", &0x8001u16.to_le_bytes()), Some(Number::Float(-(2f64.powi(-24)))));
-        assert_eq!(number("float32", &1.5f32.to_le_bytes()), Some(Number::Float(1.5)));
+        assert_eq!(number("uint8", &[255]), Some(Label::Integer(255)));
+        assert_eq!(number("float16", &0x3555u16.to_le_bytes()), Some(Label::Float(0.333251953125)));
+        assert_eq!(number("float16", &0x8001u16.to_le_bytes()), Some(Label::Float(-(2f64.powi(-24)))));
+        assert_eq!(number("float32", &1.5f32.to_le_bytes()), Some(Label::Float(1.5)));
         assert_eq!(number("float64", &[0; 4]), None);
         assert_eq!(number("|S1", &[1]), None);
     }

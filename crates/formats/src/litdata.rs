@@ -61,16 +61,19 @@ pub struct LitIndex {
 }
 
 /// A chunk: one file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct LitChunk {
     /// The path of the file, relative to the folder of the `index.json`. It does not lead out of
     /// it.
     pub filename: String,
     /// The size of the file in bytes. If the whole chunk is compressed, its size before that.
+    #[serde(rename = "chunk_bytes")]
     pub bytes: u64,
     /// The number of samples.
+    #[serde(rename = "chunk_size")]
     pub samples: u64,
     /// The number of tokens, if the chunk has tokens.
+    #[serde(default, rename = "dim")]
     pub tokens: Option<u64>,
 }
 
@@ -85,17 +88,8 @@ pub struct LitLeaf {
 
 #[derive(Deserialize)]
 struct Index {
-    chunks: Vec<Chunk>,
+    chunks: Vec<LitChunk>,
     config: Config,
-}
-
-#[derive(Deserialize)]
-struct Chunk {
-    filename: String,
-    chunk_bytes: u64,
-    chunk_size: u64,
-    #[serde(default)]
-    dim: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -138,7 +132,7 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
     let tokens = match config.item_loader.as_deref() {
         Some("TokensLoader") => true,
         Some("PyTreeLoader") => false,
-        None => chunks.iter().any(|chunk| chunk.dim.is_some()),
+        None => chunks.iter().any(|chunk| chunk.tokens.is_some()),
         Some(loader) => {
             let (loader, remedy) = (parts::shown(loader), remedy(loader));
             let why = format!("chunks of {loader}: expected PyTreeLoader or TokensLoader. {remedy}");
@@ -153,13 +147,7 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
     let names = config.data_spec.and_then(|spec| names(&spec)).filter(|names| names.len() == formats.len());
     let names = names.unwrap_or_else(|| (0..formats.len()).map(|number| number.to_string()).collect());
     let leaves = names.into_iter().zip(formats).map(|(name, format)| LitLeaf { name, format });
-    let chunks = chunks.into_iter().map(|chunk| LitChunk {
-        filename: chunk.filename,
-        bytes: chunk.chunk_bytes,
-        samples: chunk.chunk_size,
-        tokens: chunk.dim,
-    });
-    Ok(LitIndex { chunks: chunks.collect(), leaves: leaves.collect(), compression, tokens })
+    Ok(LitIndex { chunks, leaves: leaves.collect(), compression, tokens })
 }
 
 fn remedy(loader: &str) -> &'static str {

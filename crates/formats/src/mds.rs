@@ -15,50 +15,41 @@ use crate::parts::{self, PartValue, SampleLayout, SamplePart, StoredSizes};
 use crate::{ArrayType, FileSource, FormatError};
 
 /// A shard, as the `index.json` describes it. The three lists of columns have one length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct MdsShard {
-    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of
-    /// it.
-    pub basename: String,
-    /// The size of the file in bytes, without compression.
-    pub bytes: u64,
+    /// `mds`.
+    pub format: String,
+    /// The file, without compression.
+    pub raw_data: MdsFile,
     /// The number of samples.
     pub samples: u64,
     /// The names of the columns, in the order of their bytes in a sample.
+    #[serde(default)]
     pub column_names: Vec<String>,
     /// Their encodings, such as `int`, `jpeg` or `ndarray:float32:3,4`.
+    #[serde(default)]
     pub column_encodings: Vec<String>,
     /// Their sizes in bytes, if all samples have the same.
+    #[serde(default)]
     pub column_sizes: Vec<Option<u64>>,
     /// The compression, such as `zstd:7`.
+    #[serde(default)]
     pub compression: Option<String>,
+}
+
+/// The file of a shard.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MdsFile {
+    /// The path, relative to the folder of the `index.json`. It does not lead out of it.
+    pub basename: String,
+    /// The size in bytes.
+    pub bytes: u64,
 }
 
 #[derive(Deserialize)]
 struct Index {
     version: u64,
-    shards: Vec<Shard>,
-}
-
-#[derive(Deserialize)]
-struct Shard {
-    format: String,
-    raw_data: RawData,
-    samples: u64,
-    #[serde(default)]
-    column_names: Vec<String>,
-    #[serde(default)]
-    column_encodings: Vec<String>,
-    #[serde(default)]
-    column_sizes: Vec<Option<u64>>,
-    #[serde(default)]
-    compression: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct RawData {
-    basename: String,
-    bytes: u64,
+    shards: Vec<MdsShard>,
 }
 
 /// Parses an `index.json`.
@@ -77,7 +68,7 @@ pub fn parse_index(json: &[u8]) -> Result<Vec<MdsShard>, FormatError> {
     index.shards.into_iter().map(checked).collect()
 }
 
-fn checked(shard: Shard) -> Result<MdsShard, FormatError> {
+fn checked(mut shard: MdsShard) -> Result<MdsShard, FormatError> {
     if shard.format != "mds" {
         let format = parts::shown(&shard.format);
         let why = format!("shards of format '{format}': write them again with MDSWriter");
@@ -90,16 +81,9 @@ fn checked(shard: Shard) -> Result<MdsShard, FormatError> {
         return Err(FormatError::damaged(0, why));
     }
     // The reader of MDS takes a size of 0 for a variable one.
-    let sizes = shard.column_sizes.into_iter().map(|size| size.filter(|&size| size > 0));
-    Ok(MdsShard {
-        basename: shard.raw_data.basename,
-        bytes: shard.raw_data.bytes,
-        samples: shard.samples,
-        column_names: shard.column_names,
-        column_encodings: shard.column_encodings,
-        column_sizes: sizes.collect(),
-        compression: shard.compression.filter(|compression| !compression.is_empty()),
-    })
+    shard.column_sizes.iter_mut().for_each(|size| *size = size.filter(|&size| size > 0));
+    shard.compression = shard.compression.filter(|compression| !compression.is_empty());
+    Ok(shard)
 }
 
 /// Finds the samples of a shard, with their columns and labels.
@@ -114,14 +98,14 @@ pub async fn index(
     label: Option<&str>,
 ) -> Result<FoundSamples, FormatError> {
     // Next to a compressed index, a cache may have the raw shard under its own name.
-    if let Some(compression) = shard.compression.as_ref().filter(|_| source.size() != shard.bytes) {
+    if let Some(compression) = shard.compression.as_ref().filter(|_| source.size() != shard.raw_data.bytes) {
         let compression = parts::shown(compression);
         let why = format!("the shard is compressed ({compression}): write it again with compression=None");
         return Err(FormatError::unsupported(0, why));
     }
-    if source.size() != shard.bytes {
-        let why = format!("the shard has {} bytes, its index says {}", source.size(), shard.bytes);
-        return Err(FormatError::damaged(source.size().min(shard.bytes), why));
+    if source.size() != shard.raw_data.bytes {
+        let why = format!("the shard has {} bytes, its index says {}", source.size(), shard.raw_data.bytes);
+        return Err(FormatError::damaged(source.size().min(shard.raw_data.bytes), why));
     }
     let array = array(shard)?;
     let columns = shard.column_names.iter().zip(&shard.column_encodings).zip(&shard.column_sizes);
@@ -189,7 +173,10 @@ mod tests {
     fn index_that_contradicts_itself_is_refused() {
         let good = r#""column_names": ["a"], "column_encodings": ["int"], "column_sizes": [8]"#;
         let shards = parse_index(json(good).as_bytes()).unwrap();
-        assert_eq!((shards[0].basename.as_str(), shards[0].column_sizes[0]), ("a/shard.00000.mds", Some(8)));
+        assert_eq!(
+            (shards[0].raw_data.basename.as_str(), shards[0].column_sizes[0]),
+            ("a/shard.00000.mds", Some(8))
+        );
         for (from, to) in [
             (r#"["a"]"#, r#"["a", "b"]"#),
             ("a/shard", "../shard"),

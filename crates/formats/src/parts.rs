@@ -5,13 +5,11 @@
 //! two parts of variable size. The price of those files is one small read per sample. Labels that
 //! are numbers or short texts cost the same, and are read for every file that has one.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use crate::element::{ElementType, Number};
-use crate::found::{ColumnValues, Extents, FieldExtent, FoundSamples, ValueColumn};
+use crate::columns::{self, Label, LabelKind, SharedTexts};
+use crate::element::ElementType;
+use crate::found::{Extents, FieldExtent, FoundSamples, ValueColumn};
 use crate::{BlockReader, FormatError, le};
 
 /// The size of a block in bytes. A small read of a large sample costs one.
@@ -56,6 +54,16 @@ impl PartValue {
     pub(crate) fn number(name: &str) -> Self {
         let element = ElementType::parse(name, 0).ok().filter(ElementType::is_number);
         element.map_or(Self::Other, Self::Number)
+    }
+
+    /// The value of these bytes. `None` if it cannot be a label: too large for an integer, or no
+    /// UTF-8.
+    fn label(&self, bytes: &[u8], texts: &mut SharedTexts) -> Option<Label> {
+        match self {
+            Self::Number(element) => element.number(bytes),
+            Self::Text => std::str::from_utf8(bytes).ok().map(|text| Label::Text(texts.share(text))),
+            Self::Other => None,
+        }
     }
 }
 
@@ -179,12 +187,15 @@ impl SampleLayout {
         let Some(index) = index else { return Ok(None) };
         let part = &self.parts[index];
         let short = |fields: &Vec<FieldExtent>| fields.get(index).is_some_and(|field| field.length <= TEXT);
-        match &part.value {
-            PartValue::Number(element) if part.size == Some(element.size()) => {}
-            PartValue::Text if fields.iter().all(short) => {}
+        let kind = match &part.value {
+            PartValue::Number(element) if part.size == Some(element.size()) => match element.is_float() {
+                true => LabelKind::Float,
+                false => LabelKind::Integer,
+            },
+            PartValue::Text if fields.iter().all(short) => LabelKind::Text,
             _ => return Ok(None),
-        }
-        let mut values = Values::default();
+        };
+        let (mut values, mut texts) = (columns::no_labels(kind), SharedTexts::default());
         for (rows, fields) in rows.chunks(GROUP).zip(fields.chunks(GROUP)) {
             let place = |(row, fields): (&(u64, u64), &Vec<FieldExtent>)| {
                 let field = fields.get(index)?;
@@ -192,58 +203,11 @@ impl SampleLayout {
             };
             let ranges: Vec<(u64, u64)> = rows.iter().zip(fields).filter_map(place).collect();
             for bytes in reader.read_all(&ranges, REQUEST).await? {
-                if !values.add(&part.value, &bytes) {
-                    return Ok(None);
-                }
+                let Some(label) = part.value.label(&bytes, &mut texts) else { return Ok(None) };
+                columns::push_label(&mut values, Some(label));
             }
         }
-        Ok(values.column().map(|values| ValueColumn { name: "label".to_owned(), values }))
-    }
-}
-
-/// Labels while they are read. One of the lists has values.
-#[derive(Default)]
-struct Values {
-    integers: Vec<Option<i64>>,
-    floats: Vec<Option<f64>>,
-    texts: Vec<Option<Arc<str>>>,
-    /// Each text once.
-    known: HashSet<Arc<str>>,
-}
-
-impl Values {
-    /// `false` if a value cannot be a label: too large for an integer, or no UTF-8.
-    fn add(&mut self, value: &PartValue, bytes: &Bytes) -> bool {
-        match value {
-            PartValue::Number(element) => match element.number(bytes) {
-                Some(Number::Integer(integer)) => self.integers.push(Some(integer)),
-                Some(Number::Float(float)) => self.floats.push(Some(float)),
-                None => return false,
-            },
-            PartValue::Text => {
-                let Ok(text) = std::str::from_utf8(bytes) else { return false };
-                let text = self.known.get(text).cloned().unwrap_or_else(|| {
-                    let text: Arc<str> = text.into();
-                    self.known.insert(Arc::clone(&text));
-                    text
-                });
-                self.texts.push(Some(text));
-            }
-            PartValue::Other => return false,
-        }
-        true
-    }
-
-    fn column(self) -> Option<ColumnValues> {
-        if !self.integers.is_empty() {
-            Some(ColumnValues::Integers(self.integers))
-        } else if !self.floats.is_empty() {
-            Some(ColumnValues::Floats(self.floats))
-        } else if !self.texts.is_empty() {
-            Some(ColumnValues::Texts(self.texts))
-        } else {
-            None
-        }
+        Ok((!values.is_empty()).then(|| ValueColumn { name: "label".to_owned(), values }))
     }
 }
 

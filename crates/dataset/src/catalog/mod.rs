@@ -31,7 +31,7 @@ use foreread_types::{Fingerprint, SampleId, Sizes};
 use crate::catalog::growth_record::CatalogGrowth;
 use crate::catalog::part::{ChosenSamples, number_text, parse_numbers, rewritten};
 use crate::catalog_file::array_types::ArrayTypes;
-use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::fault::{CatalogFault, corrupt, unsupported};
 use crate::catalog_file::keys::{
     ARRAYS_KEY, BASE_URL_KEY, FIELD_ARRAYS_KEY, FINGERPRINT_KEY, FORMAT_KEY, LISTING_KEY, LOCATION_KEY,
     NAME_KEY, SAMPLES_KEY,
@@ -56,7 +56,7 @@ use crate::{DatasetError, DatasetErrorKind, Format};
 #[derive(Clone, Debug)]
 pub struct Catalog(pub(crate) Arc<CatalogInner>, pub(crate) Option<Arc<ChosenSamples>>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CatalogInner {
     image: CatalogFile,
     /// The file's name, for messages.
@@ -311,30 +311,7 @@ impl Catalog {
 impl CatalogInner {
     /// The same with its bytes in a file. `None` if that has another length.
     fn with_file(&self, file: File) -> Option<Self> {
-        let Self {
-            image,
-            name,
-            base_url,
-            place_name,
-            listing,
-            location,
-            format,
-            fingerprint,
-            arrays,
-            growth,
-        } = self;
-        Some(Self {
-            image: image.with_file(file)?,
-            name: name.clone(),
-            base_url: base_url.clone(),
-            place_name: place_name.clone(),
-            listing: *listing,
-            location: *location,
-            format: *format,
-            fingerprint: *fingerprint,
-            arrays: arrays.clone(),
-            growth: growth.clone(),
-        })
+        Some(Self { image: self.image.with_file(file)?, ..self.clone() })
     }
 
     /// The samples that are not gone, if some are.
@@ -345,29 +322,22 @@ impl CatalogInner {
     /// Reads the metadata.
     fn new(image: CatalogFile, name: String) -> Result<Self, CatalogFault> {
         let value = |key| {
-            let missing =
-                || CatalogFault { kind: DatasetErrorKind::Corrupt, why: format!("it has no `{key}`") };
-            image.metadata(key).map(ToOwned::to_owned).ok_or_else(missing)
+            let found = image.metadata(key).map(ToOwned::to_owned);
+            found.ok_or_else(|| corrupt(format!("it has no `{key}`")))
         };
         let format = value(FORMAT_KEY)?;
-        let format = Format::from_name(&format).ok_or_else(|| {
-            let why = format!("this foreread does not know its format, {format:?}");
-            CatalogFault { kind: DatasetErrorKind::Unsupported, why }
-        })?;
-        let fingerprint: Fingerprint = value(FINGERPRINT_KEY)?.parse().map_err(|_| CatalogFault {
-            kind: DatasetErrorKind::Corrupt,
-            why: "its fingerprint is damaged".to_owned(),
-        })?;
+        let format = Format::from_name(&format)
+            .ok_or_else(|| unsupported(format!("this foreread does not know its format, {format:?}")))?;
+        let fingerprint: Fingerprint =
+            value(FINGERPRINT_KEY)?.parse().map_err(|_| corrupt("its fingerprint is damaged"))?;
         let base_url = value(BASE_URL_KEY)?;
         if format.is_packed() != image.is_packed() {
-            let why = format!("its columns are not those of {}", format.name());
-            return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why });
+            return Err(corrupt(format!("its columns are not those of {}", format.name())));
         }
         let place_name = image.metadata(NAME_KEY).map(ToOwned::to_owned);
         let listing = match image.metadata(LISTING_KEY) {
-            Some(text) => Listing::parse(text).ok_or_else(|| CatalogFault {
-                kind: DatasetErrorKind::Unsupported,
-                why: format!("this foreread does not know its kind of listing, {text:?}"),
+            Some(text) => Listing::parse(text).ok_or_else(|| {
+                unsupported(format!("this foreread does not know its kind of listing, {text:?}"))
             })?,
             // A catalog of an earlier version. Nothing distinguishes it from another listing.
             None => Listing::unknown().map_err(|error| CatalogFault {
@@ -376,18 +346,10 @@ impl CatalogInner {
             })?,
         };
         let [values, fields] = [ARRAYS_KEY, FIELD_ARRAYS_KEY].map(|key| image.metadata(key));
-        let arrays = ArrayTypes::parse(values, fields).ok_or_else(|| CatalogFault {
-            kind: DatasetErrorKind::Corrupt,
-            why: "its types of arrays are damaged".to_owned(),
-        })?;
-        let location = match image.metadata(LOCATION_KEY).map(|text| u32::from_str_radix(text, 16)) {
-            None => None,
-            Some(Ok(location)) => Some(location),
-            Some(Err(_)) => {
-                let why = "its place is damaged".to_owned();
-                return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why });
-            }
-        };
+        let arrays =
+            ArrayTypes::parse(values, fields).ok_or_else(|| corrupt("its types of arrays are damaged"))?;
+        let location = image.metadata(LOCATION_KEY).map(|text| u32::from_str_radix(text, 16)).transpose();
+        let location = location.map_err(|_| corrupt("its place is damaged"))?;
         let growth = CatalogGrowth::of(&image, fingerprint)?;
         Ok(Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays, growth })
     }

@@ -15,7 +15,7 @@ use crate::catalog_file::fault::{CatalogFault, corrupt};
 use crate::catalog_file::{CatalogRow, ObjectPath, file_lists, object_versions, server_column};
 use crate::messages::shortened;
 use crate::names::{SplitName, compare, refuse};
-use crate::{Catalog, DatasetError, DatasetErrorKind, Format, SampleChecksum};
+use crate::{Catalog, DatasetError, Format, SampleChecksum};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Catalog {
     fn files_entry(&self, list: &str, length: u64) -> Result<CatalogEntry, CatalogFault> {
         let files = file_lists::files(list, self.0.location)?;
         if let Some(why) = files.iter().find_map(|object| refuse(&object.path)) {
-            return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.to_owned() });
+            return Err(corrupt(why));
         }
         let parts = file_lists::parts(&files)?;
         let sum = files.iter().try_fold(0, |sum: u64, object| sum.checked_add(object.size));
@@ -200,10 +200,7 @@ impl Catalog {
         let row = row.map_err(|fault| self.failed(id, fault))?;
         match refuse(&row.object) {
             None => Ok(row),
-            Some(why) => {
-                let why = format!("path {:?}: {why}", shortened(&row.object));
-                Err(self.failed(id, CatalogFault { kind: DatasetErrorKind::Corrupt, why }))
-            }
+            Some(why) => Err(self.failed(id, corrupt(format!("path {:?}: {why}", shortened(&row.object))))),
         }
     }
 }

@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::DatasetErrorKind;
-use crate::catalog_file::fault::{CatalogFault, corrupt, foreign};
+use crate::catalog_file::fault::{CatalogFault, changed, corrupt, foreign};
 use crate::catalog_file::keys::{CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, MAGIC, VERSION_KEY};
 use crate::catalog_file::layout::place;
 use crate::catalog_file::source::CatalogBytes;
@@ -25,7 +25,7 @@ const CHUNK: u64 = 256 << 10;
 pub(crate) fn seal(file: File) -> Result<CatalogBytes, CatalogFault> {
     let failed = |error: io::Error| CatalogFault::io(&error);
     let length = file.metadata().map_err(failed)?.len();
-    let source = CatalogBytes::File(file, length);
+    let source = CatalogBytes::File(Arc::new(file), length);
     let mut room = Vec::new();
     let start = tail_start(&source, &mut room)?;
     let digits = checksum_digits(source.read(start..length, &mut room)?)?;
@@ -68,7 +68,7 @@ pub(crate) fn copy(
 
 /// The fault of a file that has other bytes than before.
 pub(crate) fn written_to() -> CatalogFault {
-    CatalogFault { kind: DatasetErrorKind::Changed, why: "the file was written to".to_owned() }
+    changed("the file was written to")
 }
 
 /// One pass through a catalog, which also computes the checksum.
@@ -87,10 +87,7 @@ impl<'a> ChecksumPass<'a> {
 
     /// The checksum's digits after the pass, of which `tail` is the rest.
     pub(crate) fn finish(mut self, tail: &[u8], digits: &Range<usize>) -> String {
-        self.hash.update(&tail[..digits.start]);
-        self.hash.update(&CHECKSUM_BLANK);
-        self.hash.update(&tail[digits.end..]);
-        format!("{:032x}", self.hash.digest128())
+        with_blank(&mut self.hash, tail, digits)
     }
 
     /// The bytes of a block, which must begin after the previous one. So all blocks together are no
@@ -122,29 +119,24 @@ const FOOTER_END: u64 = 4 + MAGIC.len() as u64;
 
 /// The position where the footer begins.
 pub(crate) fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u64, CatalogFault> {
-    let cut = || corrupt("it ends early");
-    let end = source.length().checked_sub(FOOTER_END).ok_or_else(cut)?;
-    let (length, magic) =
-        source.read(end..end + FOOTER_END, room)?.split_first_chunk::<4>().ok_or_else(cut)?;
-    if magic != MAGIC {
-        return Err(cut());
-    }
-    let length = u64::try_from(i32::from_le_bytes(*length)).ok().and_then(|length| end.checked_sub(length));
-    length.ok_or_else(|| corrupt("its footer is damaged"))
+    let end = source.length().checked_sub(FOOTER_END).ok_or_else(|| corrupt("it ends early"))?;
+    footer_start(source.read(end..end + FOOTER_END, room)?, end)
+}
+
+/// The position of the footer that ends at `end`, by the bytes from there: its length and the magic.
+fn footer_start(bytes: &[u8], end: u64) -> Result<u64, CatalogFault> {
+    let parts = bytes.split_first_chunk::<4>().filter(|(_, magic)| magic == MAGIC);
+    let (length, _) = parts.ok_or_else(|| corrupt("it ends early"))?;
+    let length = u64::try_from(i32::from_le_bytes(*length)).ok();
+    let start = length.and_then(|length| end.checked_sub(length));
+    start.ok_or_else(|| corrupt("its footer is damaged"))
 }
 
 /// The footer, at the end of a file or of a part of it.
 pub(crate) fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
-    let cut = || corrupt("it ends early");
-    let (rest, magic) = bytes.split_last_chunk::<6>().ok_or_else(cut)?;
-    let (rest, length) = rest.split_last_chunk::<4>().ok_or_else(cut)?;
-    if magic != MAGIC {
-        return Err(cut());
-    }
-    let length =
-        usize::try_from(i32::from_le_bytes(*length)).map_err(|_| corrupt("its footer is damaged"))?;
-    let start = rest.len().checked_sub(length).ok_or_else(|| corrupt("its footer is damaged"))?;
-    let footer = root_as_footer(&rest[start..]).map_err(|_| corrupt("its footer is damaged"))?;
+    let end = bytes.len().saturating_sub(FOOTER_END as usize);
+    let start = footer_start(&bytes[end..], end as u64)? as usize;
+    let footer = root_as_footer(&bytes[start..end]).map_err(|_| corrupt("its footer is damaged"))?;
     if footer.version() != MetadataVersion::V5 {
         return Err(foreign("it is an Arrow file of another version"));
     }
@@ -172,7 +164,11 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
 
 /// The checksum's 32 digits over bytes in memory.
 pub(crate) fn checksum(bytes: &[u8], digits: &Range<usize>) -> String {
-    let mut hash = Xxh3::new();
+    with_blank(&mut Xxh3::new(), bytes, digits)
+}
+
+/// The checksum after more bytes, whose digits count as blank.
+fn with_blank(hash: &mut Xxh3, bytes: &[u8], digits: &Range<usize>) -> String {
     hash.update(&bytes[..digits.start]);
     hash.update(&CHECKSUM_BLANK);
     hash.update(&bytes[digits.end..]);

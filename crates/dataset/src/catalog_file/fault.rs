@@ -24,6 +24,16 @@ pub(crate) fn corrupt(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.into() }
 }
 
+/// A newer foreread wrote the file.
+pub(crate) fn unsupported(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Unsupported, why: why.into() }
+}
+
+/// The file is not the one that it was.
+pub(crate) fn changed(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Changed, why: why.into() }
+}
+
 /// The fault of a file that is no catalog.
 pub(crate) fn foreign(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }

@@ -61,7 +61,7 @@ use crate::disk::shared_file;
 use crate::disk::sparse::is_sparse;
 
 /// A catalog: its columns, and the positions of its texts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CatalogFile {
     source: CatalogBytes,
     /// Whether the source is memory, or a file in memory.
@@ -135,7 +135,7 @@ impl CatalogFile {
         if is_sparse(length, metadata.blocks()) {
             return Err(corrupt("it is a sparse file: parts of it are missing"));
         }
-        Self::of(CatalogBytes::File(file, length))
+        Self::of(CatalogBytes::File(Arc::new(file), length))
     }
 
     /// Completes a file that was written with a blank checksum, and reads it.
@@ -170,7 +170,7 @@ impl CatalogFile {
     /// The same, with texts from another file of the same bytes. `None` if it has another length.
     pub(crate) fn with_file(&self, file: File) -> Option<Self> {
         let length = file.metadata().ok()?.len();
-        let source = CatalogBytes::File(file, length);
+        let source = CatalogBytes::File(Arc::new(file), length);
         (length == self.length()).then(|| Self::with_parts(source, Arc::clone(&self.parts)))
     }
 
@@ -185,7 +185,7 @@ impl CatalogFile {
     /// The file that it is read from.
     pub(crate) fn file(&self) -> Option<&File> {
         match &self.source {
-            CatalogBytes::File(file, _) => Some(file),
+            CatalogBytes::File(file, _) => Some(&**file),
             CatalogBytes::Memory(_) => None,
         }
     }

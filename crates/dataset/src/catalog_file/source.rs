@@ -6,19 +6,20 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::DatasetErrorKind;
-use crate::catalog_file::fault::{CatalogFault, corrupt};
+use crate::catalog_file::fault::{CatalogFault, changed, corrupt};
 
 /// The storage of a catalog's bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CatalogBytes {
     /// In memory: just built, or received.
     Memory(Bytes),
     /// In a file of this length.
-    File(File, u64),
+    File(Arc<File>, u64),
 }
 
 impl CatalogBytes {
@@ -62,10 +63,7 @@ fn no_memory(length: usize) -> CatalogFault {
 /// The fault of a file that cannot be read, or is shorter than it was.
 pub(super) fn unreadable(error: &std::io::Error) -> CatalogFault {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
-        return CatalogFault {
-            kind: DatasetErrorKind::Changed,
-            why: "the file is shorter than it was".to_owned(),
-        };
+        return changed("the file is shorter than it was");
     }
     CatalogFault::io(error)
 }

@@ -3,8 +3,7 @@
 //! Decision: a catalog is written as the lowest version that can express it. So older versions of
 //! foreread read it, or refuse unknown features. The price is a constant for each addition.
 
-use crate::DatasetErrorKind;
-use crate::catalog_file::fault::{CatalogFault, foreign};
+use crate::catalog_file::fault::{CatalogFault, foreign, unsupported};
 
 /// Files, one a sample.
 pub(crate) const VERSION: &str = "1";
@@ -32,10 +31,9 @@ pub(crate) fn check(version: Option<&str>) -> Result<(), CatalogFault> {
             | VERSION_CHANGES | VERSION_TABLE,
         ) => Ok(()),
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
-            let why = format!(
+            Err(unsupported(format!(
                 "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_TABLE}"
-            );
-            Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why })
+            )))
         }
         _ => Err(foreign("it is an Arrow file of another kind")),
     }

@@ -34,6 +34,7 @@ mod zip;
 
 use std::future::poll_fn;
 
+use foreread_formats::FormatError;
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
@@ -41,9 +42,9 @@ use self::chosen::CommonParts;
 pub(crate) use self::empty::why as why_empty;
 pub(crate) use self::parsers::FormatChoice;
 use self::parsers::Parsers;
-use self::reader::ShardStore;
+use self::reader::{ShardStore, StoredBytes};
 pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
-use self::shard_error::ShardError;
+use self::shard_error::dataset_error;
 pub(crate) use self::sniff::{FirstBytes, look, sniff};
 use crate::packed::shard_journal::{KnownShards, ShardJournal};
 use crate::{DatasetError, Format};
@@ -86,7 +87,7 @@ pub(crate) async fn index(
     before: ResumeState<'_>,
     mut progress: impl FnMut(IndexCost),
 ) -> Result<Vec<IndexedShard>, DatasetError> {
-    let store = ShardStore::new(origin);
+    let store = ShardStore::new(StoredBytes::Origin(origin));
     let objects = match choice.format {
         Format::Arrow if !choice.is_named => {
             saved::only_data(origin, &store, base_url, choice.is_selected, objects).await?
@@ -120,7 +121,7 @@ pub(crate) async fn index(
                 parsers.check_complete(base_url, &shards).await?;
                 return Ok(shards);
             }
-            Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),
+            Some(Err((object, trouble))) => return Err(dataset_error(trouble, base_url, &object.path)),
             Some(Ok(shard)) => {
                 common.add(base_url, choice.format, &shard)?;
                 cost.samples += shard.rows.len();
@@ -138,7 +139,7 @@ async fn shard(
     known: Option<IndexedShard>,
     partial: Option<&ShardJournal>,
     places: usize,
-) -> Result<IndexedShard, (Object, ShardError)> {
+) -> Result<IndexedShard, (Object, FormatError)> {
     if let Some(shard) = known {
         return Ok(shard);
     }

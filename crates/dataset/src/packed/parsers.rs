@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_formats::{
-    FoundSamples, arrow_stream, hdf5, litdata, lmdb, mds, megatron, npy, parquet, tokens,
+    FormatError, FoundSamples, ReadError, arrow_stream, hdf5, litdata, lmdb, mds, megatron, npy, parquet,
+    tokens,
 };
 use foreread_tier::{ErrorKind, Object, OriginTier};
 use foreread_types::setting;
@@ -13,10 +14,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::lock::Mutex;
 
-use super::compressed::{DecodedShard, decoder_of};
-use super::reader::ShardStore;
+use super::compressed::{self, decoder_of};
+use super::reader::{ShardStore, StoredBytes};
 use super::rows::{FormatColumns, IndexedShard, SampleRows};
-use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{recordio, samples, scan, tar, tfrecord, zip};
 use crate::catalog_file::column_names::LABEL;
@@ -111,17 +111,22 @@ impl<'a> Parsers<'a> {
 
     /// The samples of a shard, read at most at `places` positions at once, and the number of its
     /// members that are not samples.
-    pub(crate) async fn rows(&self, object: &Object, places: usize) -> Result<(SampleRows, u64), ShardError> {
+    pub(crate) async fn rows(
+        &self,
+        object: &Object,
+        places: usize,
+    ) -> Result<(SampleRows, u64), FormatError> {
         let decoder = match self.format {
             Format::Tar | Format::TfRecord => decoder_of(&object.path),
             _ => None,
         };
         let Some(decoder) = decoder else { return self.rows_in(self.store, object, places).await };
         let _place = self.decompressing.lock().await;
-        let shard = DecodedShard::read(self.store, object, decoder).await?;
-        let (decoded, store) = (shard.object(object), ShardStore::new(&shard));
+        let bytes = compressed::read(self.store, object, decoder).await?;
+        let decoded = Object { size: bytes.len() as u64, ..object.clone() };
+        let store = ShardStore::new(StoredBytes::Memory(bytes));
         let (rows, skipped) = self.rows_in(&store, &decoded, 1).await?;
-        Ok((shard.made(rows, object, decoder)?, skipped))
+        Ok((compressed::made(rows, object, decoder, decoded.size)?, skipped))
     }
 
     /// [`rows`](Self::rows) of a shard that is stored as it is.
@@ -130,9 +135,9 @@ impl<'a> Parsers<'a> {
         store: &ShardStore<'_>,
         object: &Object,
         places: usize,
-    ) -> Result<(SampleRows, u64), ShardError> {
+    ) -> Result<(SampleRows, u64), FormatError> {
         match self.format {
-            Format::Files => Err(ShardError::damaged(0, "a plain file is not a shard")),
+            Format::Files => Err(FormatError::damaged(0, "a plain file is not a shard")),
             Format::Zip => zip::rows(store, object, places).await,
             Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
             Format::TfRecord => {
@@ -154,7 +159,7 @@ impl<'a> Parsers<'a> {
     }
 
     /// The samples that a parser of `foreread-formats` finds, or those of records.
-    async fn found(&self, object: &Object, places: usize) -> Result<FoundSamples, ShardError> {
+    async fn found(&self, object: &Object, places: usize) -> Result<FoundSamples, FormatError> {
         let found = match self.format {
             Format::RecordIo => {
                 let members = scan::members::<recordio::RecordIo>(self.store, object, places).await?;
@@ -172,12 +177,12 @@ impl<'a> Parsers<'a> {
         {
             let (found, option) = (&found.summary, setting("label"));
             let why = format!("{label:?} cannot be read as labels ({found}); leave out {option}");
-            return Err(ShardError::unsupported(0, why));
+            return Err(FormatError::unsupported(0, why));
         }
         Ok(found)
     }
 
-    async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
+    async fn parse(&self, object: &Object) -> Result<FoundSamples, FormatError> {
         let source = &ShardSource { store: self.store, object };
         let (FormatOptions { fields, label, columns, key, whole, .. }, _) = self.options.within(self.format);
         let mut fields = fields.into_iter();
@@ -211,13 +216,13 @@ impl<'a> Parsers<'a> {
             Format::Tokens => self.tokens(source).await?,
             Format::Mds | Format::LitData => self.listed(source).await?,
             Format::Files | Format::Tar | Format::TfRecord | Format::Zip | Format::RecordIo => {
-                return Err(ShardError::damaged(0, "its parser is another"));
+                return Err(FormatError::damaged(0, "its parser is another"));
             }
         })
     }
 
     /// The windows or documents of a token file.
-    async fn tokens(&self, source: &ShardSource<'_>) -> Result<FoundSamples, ShardError> {
+    async fn tokens(&self, source: &ShardSource<'_>) -> Result<FoundSamples, FormatError> {
         let path = &*source.object.path;
         let table = match path.strip_suffix(".bin") {
             Some(stem) => self.companion(&format!("{stem}.idx")).await?,
@@ -226,7 +231,7 @@ impl<'a> Parsers<'a> {
         let table = table.as_ref().map(|object| ShardSource { store: self.store, object });
         if self.options.document || self.options.pack.is_some() {
             let why = "documents are listed in an .idx file next to the .bin file, and there is none";
-            let table = table.ok_or_else(|| ShardError::unsupported(0, why))?;
+            let table = table.ok_or_else(|| FormatError::unsupported(0, why))?;
             return Ok(match self.options.pack {
                 Some(length) => megatron::packed(&table, source.object.size, &self.pack(length)).await?,
                 None => megatron::documents(&table, source.object.size).await?,
@@ -250,27 +255,27 @@ impl<'a> Parsers<'a> {
     }
 
     /// The windows that were chosen.
-    fn windows(&self) -> Result<tokens::WindowOptions, ShardError> {
+    fn windows(&self) -> Result<tokens::WindowOptions, FormatError> {
         let [window, document, pack] = ["window", "document", "pack"].map(setting);
         let why = || {
             format!(
                 "the samples of token files are windows: set {window}, or for Megatron's {document} or {pack}"
             )
         };
-        let window = self.options.window.ok_or_else(|| ShardError::unsupported(0, why()))?;
+        let window = self.options.window.ok_or_else(|| FormatError::unsupported(0, why()))?;
         let stride = self.options.stride.unwrap_or(window);
         let dtype = self.options.dtype.clone().unwrap_or_default();
         Ok(tokens::WindowOptions { window, stride, dtype })
     }
 
     /// The samples of a shard that an `index.json` describes.
-    async fn listed(&self, source: &ShardSource<'_>) -> Result<FoundSamples, ShardError> {
+    async fn listed(&self, source: &ShardSource<'_>) -> Result<FoundSamples, FormatError> {
         let path = &*source.object.path;
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let index = self.index(directory).await?;
         let unknown = || {
             let why = format!("{INDEX} next to it does not name it; exclude it, or write the dataset again");
-            ShardError::unsupported(0, why)
+            FormatError::unsupported(0, why)
         };
         let label = self.options.label.as_deref();
         match &*index {
@@ -289,24 +294,24 @@ impl<'a> Parsers<'a> {
     }
 
     /// The `index.json` of a directory, read once.
-    async fn index(&self, directory: &str) -> Result<Arc<ShardIndex>, ShardError> {
+    async fn index(&self, directory: &str) -> Result<Arc<ShardIndex>, FormatError> {
         let mut indexes = self.indexes.lock().await;
         if let Some(index) = indexes.get(directory) {
             return Ok(Arc::clone(index));
         }
         let path = index_path(&format!("{directory}/"));
         let why = format!("there is no {INDEX} next to it, which describes its samples");
-        let object = self.companion(&path).await?.ok_or_else(|| ShardError::unsupported(0, why))?;
+        let object = self.companion(&path).await?.ok_or_else(|| FormatError::unsupported(0, why))?;
         if object.size == 0 || object.size > MAX_INDEX {
             let why = format!("{INDEX} next to it has {} bytes: expected 1 to {MAX_INDEX}", object.size);
-            return Err(ShardError::damaged(0, why));
+            return Err(FormatError::damaged(0, why));
         }
         let json: Bytes = self.store.read(&object, 0, object.size).await?;
         let index = match self.format {
             Format::LitData => ShardIndex::LitData(litdata::parse_index(&json)?),
             _ => {
                 let shards = mds::parse_index(&json)?.into_iter();
-                ShardIndex::Mds(shards.map(|shard| (shard.basename.clone(), shard)).collect())
+                ShardIndex::Mds(shards.map(|shard| (shard.raw_data.basename.clone(), shard)).collect())
             }
         };
         let index = Arc::new(index);
@@ -315,12 +320,12 @@ impl<'a> Parsers<'a> {
     }
 
     /// A file next to a shard. `None` if there is none.
-    async fn companion(&self, path: &str) -> Result<Option<Object>, ShardError> {
+    async fn companion(&self, path: &str) -> Result<Option<Object>, FormatError> {
         match self.origin.stat(path).await {
             Ok(object) => Ok(Some(object)),
             // Without permission to list, a bucket does not say whether an object exists.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Denied) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(ReadError::from(error).into()),
         }
     }
 }

@@ -15,10 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use foreread_formats::{FormatError, ReadError};
 use foreread_tier::{ErrorKind, Object, OriginTier, ReadRequest, Span, TierError};
 use foreread_types::{SampleKey, Tick};
-
-use super::shard_error::ShardError;
 
 /// The smallest request: a header with a pax header, and the next one's.
 const LEAST: u64 = 1 << 10;
@@ -29,10 +28,19 @@ const WIDEST: u64 = 64 << 10;
 /// The number of runs that are remembered.
 const RUNS: usize = 5;
 
+/// Where shards are read from.
+#[derive(Debug)]
+pub(crate) enum StoredBytes<'a> {
+    /// An origin.
+    Origin(&'a dyn OriginTier),
+    /// The bytes of one shard, decompressed.
+    Memory(Bytes),
+}
+
 /// An origin, and the measured cost of its reads.
 #[derive(Debug)]
 pub(crate) struct ShardStore<'a> {
-    origin: &'a dyn OriginTier,
+    source: StoredBytes<'a>,
     requests: AtomicU64,
     bytes: AtomicU64,
     pace: Mutex<ReadPace>,
@@ -69,8 +77,8 @@ impl ReadPace {
 }
 
 impl<'a> ShardStore<'a> {
-    pub(crate) fn new(origin: &'a dyn OriginTier) -> Self {
-        Self { origin, requests: AtomicU64::new(0), bytes: AtomicU64::new(0), pace: Mutex::default() }
+    pub(crate) fn new(source: StoredBytes<'a>) -> Self {
+        Self { source, requests: AtomicU64::new(0), bytes: AtomicU64::new(0), pace: Mutex::default() }
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -87,23 +95,30 @@ impl<'a> ShardStore<'a> {
 
     /// Bytes `start..start + length` of `object`. The range must not be empty and must lie in the
     /// object.
-    pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, TierError> {
+    pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, FormatError> {
+        let origin = match &self.source {
+            StoredBytes::Origin(origin) => origin,
+            StoredBytes::Memory(bytes) => {
+                let part = bytes.get(start as usize..).and_then(|rest| rest.get(..length as usize));
+                let part = part.map(|part| bytes.slice_ref(part));
+                return part.ok_or_else(|| FormatError::cut_short(start, bytes.len() as u64));
+            }
+        };
         let span = Span::Range(start..start + length);
         let request = ReadRequest::new(SampleKey::default(), object.clone(), span, Tick(0));
         self.requests.fetch_add(1, Relaxed);
         let began = Instant::now();
-        let answer = self.origin.read(Arc::new(request)).await;
-        let wrong = |kind, why: String| {
-            TierError::new(kind, self.origin.name()).with_object(&*object.path).with_detail(why)
-        };
+        let answer = origin.read(Arc::new(request)).await.and_then(|bytes| match bytes.len() as u64 {
+            read if read == length => Ok(bytes),
+            read => {
+                let why = format!("{read} bytes instead of {length}");
+                Err(TierError::new(ErrorKind::Changed, origin.name()).with_detail(why))
+            }
+        });
         let bytes = answer.map_err(|error| match error.object() {
-            Some(_) => error,
-            None => error.with_object(&*object.path),
+            Some(_) => ReadError::from(error),
+            None => ReadError::from(error.with_object(&*object.path)),
         })?;
-        if bytes.len() as u64 != length {
-            let why = format!("{} bytes instead of {length}", bytes.len());
-            return Err(wrong(ErrorKind::Changed, why));
-        }
         self.bytes.fetch_add(length, Relaxed);
         self.pace().saw(length, began.elapsed());
         Ok(bytes)
@@ -147,10 +162,10 @@ impl<'a> ShardReader<'a> {
     ///
     /// # Errors
     /// If the object is too short, or cannot be read.
-    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], ShardError> {
+    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], FormatError> {
         let size = self.object.size;
         let end = at.checked_add(least).filter(|&end| end <= size);
-        let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
+        let end = end.ok_or_else(|| FormatError::cut_short(at, size))?;
         if (self.at_hand(at).len() as u64) < least {
             self.step_to(at);
             let length = self.next_length.max(least).min(size - at);

@@ -14,12 +14,13 @@
 use std::borrow::Cow;
 
 use foreread_formats::{
-    ArrayType, ColumnValues, Extents, FoundSamples, MadeRow, MadeRows, ValueColumn, found::MOST_PARTS,
+    ArrayType, ColumnValues, Extents, FormatError, FoundSamples, MadeRow, MadeRows, ValueColumn,
+    found::MOST_PARTS,
 };
 use foreread_types::setting;
 
 use super::scan::{MemberScan, ParseStep, ShardMember, ShardParser};
-use super::shard_error::{ShardError, compressed, compression};
+use super::shard_error::{compressed, compression};
 
 /// The bytes before each part.
 const MAGIC: [u8; 4] = 0xced7_230a_u32.to_le_bytes();
@@ -181,24 +182,24 @@ impl ShardParser for RecordIo {
         at: u64,
         bytes: &'a [u8],
         size: u64,
-    ) -> Result<ParseStep<'a, RecordPart>, ShardError> {
+    ) -> Result<ParseStep<'a, RecordPart>, FormatError> {
         if at == size {
-            return if self.open { Err(ShardError::cut_short(at, size)) } else { Ok(ParseStep::End) };
+            return if self.open { Err(FormatError::cut_short(at, size)) } else { Ok(ParseStep::End) };
         }
         let Some(head) = bytes.get(..HEAD) else { return Ok(ParseStep::Needs(HEAD as u64)) };
         let Some((kind, length)) = part(head) else {
             return Err(match compression(head) {
                 Some(how) if at == 0 => compressed(how),
-                _ => ShardError::damaged(at, "no record of RecordIO begins here"),
+                _ => FormatError::damaged(at, "no record of RecordIO begins here"),
             });
         };
         if kind.begins() == self.open {
             let why = if self.open { "the record before it has no end" } else { "a record has no beginning" };
-            return Err(ShardError::damaged(at, why));
+            return Err(FormatError::damaged(at, why));
         }
         let start = at + HEAD as u64;
         let next = start.checked_add(length.next_multiple_of(4) as u64).filter(|&next| next <= size);
-        let next = next.ok_or_else(|| ShardError::cut_short(at, size))?;
+        let next = next.ok_or_else(|| FormatError::cut_short(at, size))?;
         let image = match kind.begins().then(|| ImageHead::read(bytes)) {
             Some(Err(needs)) => return Ok(ParseStep::Needs(needs)),
             Some(Ok(image)) => image,
@@ -227,7 +228,7 @@ impl ShardParser for RecordIo {
 ///
 /// # Errors
 /// A record without an image's header, if others have one, or of too many parts.
-pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Result<FoundSamples, ShardError> {
+pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Result<FoundSamples, FormatError> {
     let parts: Vec<(u64, u64, &RecordPart)> =
         scan.places.iter().zip(&scan.notes).map(|(place, note)| (place.0, place.1, note)).collect();
     let content = |part: &RecordPart| part.image.as_ref().map(|image| image.content);
@@ -240,7 +241,7 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
         Some("record") => false,
         Some(other) => {
             let why = format!("no field {other:?} of records: expected data or record");
-            return Err(ShardError::unsupported(0, why));
+            return Err(FormatError::unsupported(0, why));
         }
     };
     let (mut made, mut extents) = (MadeRows::default(), Vec::new());
@@ -251,7 +252,7 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
         let at = start - HEAD as u64;
         if record.len() > MOST_PARTS / 2 {
             let why = format!("a record of {} parts: at most {} are read", record.len(), MOST_PARTS / 2);
-            return Err(ShardError::unsupported(at, why));
+            return Err(FormatError::unsupported(at, why));
         }
         if are_images && field.is_none() && is_empty(first) {
             without_image += 1;
@@ -262,7 +263,7 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
             let image = first.image.as_ref().ok_or_else(|| {
                 let whole = setting("field").to("record");
                 let why = format!("the record has no header of an image: set {whole} to take whole records");
-                ShardError::unsupported(at, why)
+                FormatError::unsupported(at, why)
             })?;
             labels.push(&image.labels);
             left_out = image.length();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::rows::{FormatColumns, SampleRows};
 use super::scan::MemberScan;
-use super::shard_error::ShardError;
+use foreread_formats::FormatError;
 
 /// The maximum number of fields in one sample.
 const MOST_FIELDS: usize = 1000;
@@ -24,7 +24,7 @@ fn cut(name: &str) -> Option<(&str, String)> {
 
 /// Groups members: consecutive ones with one key are one sample. Returns the samples, and the
 /// number of members that belong to none.
-pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardError> {
+pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), FormatError> {
     let mut rows = SampleRows::new(FormatColumns::TAR);
     let mut skipped = members.skipped;
     let mut fields: BTreeSet<String> = BTreeSet::new();
@@ -40,13 +40,13 @@ pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardErro
         }
         rows.push_field(&field, start, length);
         if fields.len() == MOST_FIELDS {
-            return Err(ShardError::damaged(
+            return Err(FormatError::damaged(
                 start,
                 format!("the sample {key:?} has more than {MOST_FIELDS} fields"),
             ));
         }
         if !fields.insert(field) {
-            return Err(ShardError::damaged(
+            return Err(FormatError::damaged(
                 start,
                 format!("the sample {key:?} has {name:?} twice, upper case or not"),
             ));

@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foreread_formats::{FormatError, ReadError};
 use foreread_tier::{ErrorKind, Object, OriginTier};
 use foreread_types::setting;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::reader::ShardStore;
-use super::shard_error::ShardError;
+use super::shard_error::dataset_error;
 use crate::format::numbered;
 use crate::{DatasetError, DatasetErrorKind};
 
@@ -205,18 +206,19 @@ impl SavedDirectory<'_> {
     /// A JSON file of a directory. `None` if it is missing, or if it is no table of these keys.
     async fn read<T: DeserializeOwned>(&self, path: &str, name: &str) -> Result<Option<T>, DatasetError> {
         let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+        let failed = |error| dataset_error(error, self.base_url, &path);
         let object = match self.origin.stat(&path).await {
             Ok(object) => object,
             // Without permission to list, a bucket does not say whether an object exists.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Denied) => return Ok(None),
-            Err(error) => return Err(ShardError::from(error).into_dataset_error(self.base_url, &path)),
+            Err(error) => return Err(failed(ReadError::from(error).into())),
         };
-        let damaged = |why: String| ShardError::damaged(0, why).into_dataset_error(self.base_url, &path);
+        let damaged = |why: String| failed(FormatError::damaged(0, why));
         if object.size == 0 || object.size > LONGEST {
             return Err(damaged(format!("it has {} bytes: expected 1 to {LONGEST}", object.size)));
         }
         let json = self.store.read(&object, 0, object.size).await;
-        let json = json.map_err(|error| ShardError::from(error).into_dataset_error(self.base_url, &path))?;
+        let json = json.map_err(failed)?;
         let value: serde_json::Value = serde_json::from_slice(&json)
             .map_err(|error| damaged(format!("it is not valid JSON ({error})")))?;
         Ok(T::deserialize(value).ok())

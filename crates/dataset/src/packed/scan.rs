@@ -13,12 +13,12 @@
 
 use std::borrow::Cow;
 
+use foreread_formats::FormatError;
 use foreread_tier::Object;
 use futures::future::join_all;
 
 use super::reader::{ShardReader, ShardStore};
 use super::rows::TextList;
-use super::shard_error::ShardError;
 
 /// The parser's result at a position. Positions are offsets in the shard.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) trait ShardParser: Default + Send {
         at: u64,
         bytes: &'a [u8],
         size: u64,
-    ) -> Result<ParseStep<'a, Self::Note>, ShardError>;
+    ) -> Result<ParseStep<'a, Self::Note>, FormatError>;
 
     /// Whether the next element does not depend on the elements before it. Scans are joined only
     /// at such positions.
@@ -134,7 +134,7 @@ impl<N: Clone + Default> ParallelScan<N> {
         until: u64,
         most: usize,
         marking: bool,
-    ) -> Result<(), ShardError> {
+    ) -> Result<(), FormatError> {
         let mut machine = M::default();
         let Some(mut at) = self.reached else { return Ok(()) };
         let enough = self.members.places.len().saturating_add(most);
@@ -160,7 +160,7 @@ impl<N: Clone + Default> ParallelScan<N> {
                     needs = least;
                     continue;
                 }
-                ParseStep::Needs(_) => return Err(ShardError::damaged(at, "it makes no sense")),
+                ParseStep::Needs(_) => return Err(FormatError::damaged(at, "it makes no sense")),
                 ParseStep::Go(next) => next,
                 ParseStep::Skip(next) => {
                     self.members.skipped += 1;
@@ -176,10 +176,10 @@ impl<N: Clone + Default> ParallelScan<N> {
                 }
             };
             if next <= at {
-                return Err(ShardError::damaged(at, "it goes round in circles"));
+                return Err(FormatError::damaged(at, "it goes round in circles"));
             }
             if next > size {
-                return Err(ShardError::cut_short(at, size));
+                return Err(FormatError::cut_short(at, size));
             }
             (at, needs) = (next, 0);
         }
@@ -217,7 +217,7 @@ pub(crate) async fn members<M: ShardParser>(
     store: &ShardStore<'_>,
     object: &Object,
     places: usize,
-) -> Result<MemberScan<M::Note>, ShardError> {
+) -> Result<MemberScan<M::Note>, FormatError> {
     let size = object.size;
     let mut reader = ShardReader::new(store, object);
     let mut whole = ParallelScan::starting_at(0);
@@ -260,7 +260,7 @@ async fn rest<M: ShardParser>(
     mut reader: ShardReader<'_>,
     size: u64,
     walk: ParallelScan<M::Note>,
-) -> Result<MemberScan<M::Note>, ShardError> {
+) -> Result<MemberScan<M::Note>, FormatError> {
     // A bound parser must see the whole shard.
     let mut walk = if walk.bound { ParallelScan::starting_at(0) } else { walk };
     walk.on::<M>(&mut reader, size, u64::MAX, usize::MAX, false).await?;

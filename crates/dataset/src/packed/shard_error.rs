@@ -1,63 +1,28 @@
 //! Errors of shards.
 
-use foreread_tier::TierError;
+use foreread_formats::{FormatError, FormatErrorKind};
 use foreread_types::setting;
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// An error of a shard, without the shard's name.
-#[derive(Debug)]
-pub(crate) enum ShardError {
-    /// Its bytes are damaged: the position and the reason.
-    Damaged { at: u64, why: String },
-    /// It is valid, but its packing allows no reads of single samples: the reason and the remedy.
-    Unsupported { at: u64, why: String },
-    /// It could not be read.
-    Unread(TierError),
-}
-
-impl ShardError {
-    pub(crate) fn damaged(at: u64, why: impl Into<String>) -> Self {
-        Self::Damaged { at, why: why.into() }
-    }
-
-    pub(crate) fn unsupported(at: u64, why: impl Into<String>) -> Self {
-        Self::Unsupported { at, why: why.into() }
-    }
-
-    /// The shard ends before the end of a required element.
-    pub(crate) fn cut_short(at: u64, size: u64) -> Self {
-        Self::damaged(
-            at,
-            format!("what begins here does not fit in the {size} bytes there are: it was cut short"),
-        )
-    }
-
-    /// The error with the shard's name, as one line.
-    pub(crate) fn into_dataset_error(self, base_url: &str, path: &str) -> DatasetError {
-        match self {
-            Self::Damaged { at, why } => DatasetError::new(
-                DatasetErrorKind::BadShard,
-                format!(
-                    "{base_url}: {path}: byte {at}: {why}; make the shard again, or leave it out by {}",
-                    setting("exclude")
-                ),
-            ),
-            Self::Unsupported { at, why } => DatasetError::new(
-                DatasetErrorKind::Unsupported,
-                format!("{base_url}: {path}: byte {at}: {why}"),
-            ),
-            Self::Unread(error) => {
-                let message = format!("{base_url}: a shard cannot be read: {error}");
-                DatasetError::new(DatasetErrorKind::Reading, message).with_source(error)
-            }
+/// The error of a shard with the shard's name, as one line.
+pub(crate) fn dataset_error(error: FormatError, base_url: &str, path: &str) -> DatasetError {
+    let (at, why) = (error.at(), error.why());
+    match error.kind() {
+        FormatErrorKind::Unread => {
+            let message = format!("{base_url}: a shard cannot be read: {why}");
+            let unread = DatasetError::new(DatasetErrorKind::Reading, message);
+            error.into_read_error().into_iter().fold(unread, DatasetError::with_source)
         }
-    }
-}
-
-impl From<TierError> for ShardError {
-    fn from(error: TierError) -> Self {
-        Self::Unread(error)
+        FormatErrorKind::Damaged => {
+            let exclude = setting("exclude");
+            let remedy = format!("make the shard again, or leave it out by {exclude}");
+            let message = format!("{base_url}: {path}: byte {at}: {why}; {remedy}");
+            DatasetError::new(DatasetErrorKind::BadShard, message)
+        }
+        _ => {
+            DatasetError::new(DatasetErrorKind::Unsupported, format!("{base_url}: {path}: byte {at}: {why}"))
+        }
     }
 }
 
@@ -78,7 +43,7 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
 }
 
 /// The error of a shard that is compressed as a whole.
-pub(crate) fn compressed(how: &str) -> ShardError {
+pub(crate) fn compressed(how: &str) -> FormatError {
     // These are read as a whole where their names say so.
     let ending = match how {
         "gzip" => ", or let its name end in .gz",
@@ -86,7 +51,7 @@ pub(crate) fn compressed(how: &str) -> ShardError {
         "zstd" => ", or let its name end in .zst",
         _ => "",
     };
-    ShardError::unsupported(
+    FormatError::unsupported(
         0,
         format!(
             "it is compressed ({how}), so its samples cannot be read individually; write it without \

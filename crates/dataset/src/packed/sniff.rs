@@ -2,8 +2,8 @@
 
 use foreread_tier::{Object, OriginTier};
 
-use super::reader::ShardStore;
-use super::shard_error::{ShardError, compression};
+use super::reader::{ShardStore, StoredBytes};
+use super::shard_error::{compression, dataset_error};
 use super::tfrecord;
 use crate::catalog_file::recognise::{HEAD, begins_a_catalog};
 use crate::format::compressed;
@@ -36,8 +36,8 @@ pub(crate) async fn sniff(
     let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
     let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
     // Shards with such names are those of writers whose signatures come first.
-    let head = ShardStore::new(origin).read(object, 0, tfrecord::HEAD).await;
-    let head = head.map_err(|error| ShardError::from(error).into_dataset_error(base_url, &object.path))?;
+    let head = ShardStore::new(StoredBytes::Origin(origin)).read(object, 0, tfrecord::HEAD).await;
+    let head = head.map_err(|error| dataset_error(error, base_url, &object.path))?;
     match recognised(&head, object.size) {
         Some(format) => Ok(format),
         None if matches!(compression(&head), Some("gzip" | "zlib")) => {
@@ -51,7 +51,8 @@ pub(crate) async fn sniff(
 /// catalog from a dataset. An object that cannot be read is unknown: listing it needs no read.
 pub(crate) async fn look(origin: &dyn OriginTier, object: &Object) -> FirstBytes {
     let read = async |length: u64| {
-        let head = ShardStore::new(origin).read(object, 0, length.min(object.size)).await;
+        let head =
+            ShardStore::new(StoredBytes::Origin(origin)).read(object, 0, length.min(object.size)).await;
         head.inspect_err(|error| tracing::debug!(%error, "its first bytes are unknown")).ok()
     };
     if object.size < tfrecord::HEAD {

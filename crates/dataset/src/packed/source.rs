@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use foreread_formats::{FileSource, FormatError, FormatErrorKind, ReadError};
-use foreread_tier::{Object, TierError};
+use foreread_formats::{FileSource, ReadError};
+use foreread_tier::Object;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::reader::ShardStore;
-use super::shard_error::ShardError;
 
 /// An object of an origin, whose reads are counted.
 #[derive(Debug)]
@@ -26,21 +25,5 @@ impl FileSource for ShardSource<'_> {
     fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
         let read = self.store.read(self.object, range.start, range.end - range.start);
         read.map(|bytes| bytes.map_err(ReadError::from)).boxed()
-    }
-}
-
-impl From<FormatError> for ShardError {
-    fn from(error: FormatError) -> Self {
-        let (at, why) = (error.at(), error.why().to_owned());
-        match error.kind() {
-            FormatErrorKind::Damaged => Self::damaged(at, why),
-            FormatErrorKind::Unread => {
-                match error.into_read_error().map(|error| error.downcast::<TierError>()) {
-                    Some(Ok(error)) => Self::Unread(*error),
-                    _ => Self::damaged(at, why),
-                }
-            }
-            _ => Self::unsupported(at, why),
-        }
     }
 }

@@ -11,8 +11,9 @@ use std::borrow::Cow;
 
 use super::pax::Pax;
 use super::scan::{ParseStep, ShardMember, ShardParser};
-use super::shard_error::{ShardError, compressed, compression};
+use super::shard_error::{compressed, compression};
 use crate::names::{MAX_TEXT, lenient};
+use foreread_formats::FormatError;
 
 const BLOCK: u64 = 512;
 /// The longest pax header or long name. Real ones have a few hundred bytes.
@@ -99,10 +100,10 @@ fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, ShardError> {
+fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, FormatError> {
     let name = lenient(name);
     if name.len() > MAX_TEXT {
-        return Err(ShardError::damaged(at, "a name is longer than 16,384 bytes"));
+        return Err(FormatError::damaged(at, "a name is longer than 16,384 bytes"));
     }
     Ok(name)
 }
@@ -116,10 +117,10 @@ impl Tar {
         length: u64,
         bytes: &[u8],
         end: u64,
-    ) -> Result<ParseStep<'a>, ShardError> {
+    ) -> Result<ParseStep<'a>, FormatError> {
         self.extras += 1;
         if self.extras > MOST_EXTRAS {
-            return Err(ShardError::damaged(at, format!("more than {MOST_EXTRAS} headers and no member")));
+            return Err(FormatError::damaged(at, format!("more than {MOST_EXTRAS} headers and no member")));
         }
         let data = &bytes[BLOCK as usize..(BLOCK + length) as usize];
         match kind {
@@ -127,17 +128,17 @@ impl Tar {
                 let name = data.split(|&byte| byte == 0).next().unwrap_or_default();
                 self.next.path = Some(name.to_vec());
             }
-            b'x' | b'X' => self.next.read(data).map_err(|why| ShardError::damaged(at, why))?,
-            b'g' => self.global.read(data).map_err(|why| ShardError::damaged(at, why))?,
+            b'x' | b'X' => self.next.read(data).map_err(|why| FormatError::damaged(at, why))?,
+            b'g' => self.global.read(data).map_err(|why| FormatError::damaged(at, why))?,
             _ => {} // 'K', a long link: links are not samples
         }
         Ok(ParseStep::Go(end))
     }
 
     /// Handles a block of zeros: at the end, or between two archives.
-    fn zero<'a>(&mut self, at: u64, size: u64) -> Result<ParseStep<'a>, ShardError> {
+    fn zero<'a>(&mut self, at: u64, size: u64) -> Result<ParseStep<'a>, FormatError> {
         if self.extras > 0 {
-            return Err(ShardError::damaged(at, "the archive ends between a header and its member"));
+            return Err(FormatError::damaged(at, "the archive ends between a header and its member"));
         }
         self.zeros += 1;
         let next = at + BLOCK;
@@ -151,16 +152,16 @@ impl Tar {
 impl ShardParser for Tar {
     type Note = ();
 
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, FormatError> {
         if at == size {
-            return Err(ShardError::damaged(at, "the archive has no end mark: it was cut short"));
+            return Err(FormatError::damaged(at, "the archive has no end mark: it was cut short"));
         }
         let Some(block) = bytes.first_chunk() else {
             let left = size - at;
             return match compression(bytes) {
                 _ if left >= BLOCK || (bytes.len() as u64) < left => Ok(ParseStep::Needs(BLOCK.min(left))),
                 Some(how) if at == 0 => Err(compressed(how)),
-                _ => Err(ShardError::cut_short(at, size)),
+                _ => Err(FormatError::cut_short(at, size)),
             };
         };
         if block.iter().all(|&byte| byte == 0) {
@@ -170,13 +171,13 @@ impl ShardParser for Tar {
         if !header.is_whole() {
             return Err(match compression(bytes) {
                 Some(how) if at == 0 => compressed(how),
-                _ => ShardError::damaged(at, "no tar header stands here: its checksum does not match"),
+                _ => FormatError::damaged(at, "no tar header stands here: its checksum does not match"),
             });
         }
         self.zeros = 0;
         let kind = header.kind();
         let next = std::mem::take(&mut self.next);
-        let large = || ShardError::damaged(at, "a member's size is not a number or too large");
+        let large = || FormatError::damaged(at, "a member's size is not a number or too large");
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
         let declared = if is_extra { None } else { next.size.or(self.global.size) };
         let length = declared.or_else(|| header.size()).ok_or_else(large)?;
@@ -187,11 +188,11 @@ impl ShardParser for Tar {
         let padded = length.checked_next_multiple_of(BLOCK).and_then(|length| start.checked_add(length));
         let end = padded.ok_or_else(large)?;
         if end > size {
-            return Err(ShardError::cut_short(at, size));
+            return Err(FormatError::cut_short(at, size));
         }
         if is_extra {
             if length > MOST_EXTRA {
-                return Err(ShardError::damaged(
+                return Err(FormatError::damaged(
                     at,
                     format!("a header of {length} bytes, more than {MOST_EXTRA}"),
                 ));
@@ -205,12 +206,12 @@ impl ShardParser for Tar {
         self.extras = 0;
         if kind == b'S' || next.is_sparse || self.global.is_sparse {
             let why = "a sparse file, whose bytes are not contiguous; pack it without --sparse";
-            return Err(ShardError::unsupported(at, why));
+            return Err(FormatError::unsupported(at, why));
         }
         if kind == b'M' {
             let why =
                 "a part of a file that began in another volume; pack the samples into single-volume archives";
-            return Err(ShardError::unsupported(at, why));
+            return Err(FormatError::unsupported(at, why));
         }
         let name = match next.path.or_else(|| self.global.path.clone()) {
             Some(path) => Cow::Owned(path),

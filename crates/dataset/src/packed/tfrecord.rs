@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 
 use super::scan::{ParseStep, ShardMember, ShardParser};
-use super::shard_error::{ShardError, compressed, compression};
+use super::shard_error::{compressed, compression};
+use foreread_formats::FormatError;
 
 /// The bytes of a record's header: the length and its checksum.
 pub(super) const HEAD: u64 = 12;
@@ -46,7 +47,7 @@ pub(super) fn begins(head: &[u8], size: u64) -> bool {
 impl ShardParser for TfRecord {
     type Note = ();
 
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, FormatError> {
         if let Some(start) = self.open {
             let Some(masked) = bytes.first_chunk() else { return Ok(ParseStep::Needs(FOOT)) };
             self.open = None;
@@ -61,7 +62,7 @@ impl ShardParser for TfRecord {
         let Some(length) = length(head) else {
             return Err(match compression(head) {
                 Some(how) if at == 0 => compressed(how),
-                _ => ShardError::damaged(
+                _ => FormatError::damaged(
                     at,
                     "no TFRecord begins here: the checksum of its length does not match",
                 ),
@@ -70,7 +71,7 @@ impl ShardParser for TfRecord {
         let start = at + HEAD;
         let end =
             start.checked_add(length).filter(|end| end.checked_add(FOOT).is_some_and(|end| end <= size));
-        let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
+        let end = end.ok_or_else(|| FormatError::cut_short(at, size))?;
         self.open = Some(start);
         Ok(ParseStep::Go(end))
     }

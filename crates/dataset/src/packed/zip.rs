@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use foreread_formats::MadeRows;
+use foreread_formats::{FormatError, MadeRows};
 use foreread_tier::Object;
 use foreread_types::Decoder;
 use futures::future::try_join_all;
@@ -24,7 +24,6 @@ use rawzip::{
 
 use super::reader::{ShardReader, ShardStore};
 use super::rows::{FormatColumns, SampleRows, ShardExtra, TextList};
-use super::shard_error::ShardError;
 use crate::names::{MAX_TEXT, lenient};
 
 /// The bytes of the first read, at the end: the longest comment and the records before it.
@@ -96,9 +95,9 @@ pub(crate) async fn rows(
     store: &ShardStore<'_>,
     object: &Object,
     places: usize,
-) -> Result<(SampleRows, u64), ShardError> {
+) -> Result<(SampleRows, u64), FormatError> {
     if object.size == 0 {
-        return Err(ShardError::damaged(0, "it is empty, and no zip archive"));
+        return Err(FormatError::damaged(0, "it is empty, and no zip archive"));
     }
     let archive = locate(store, object).await?;
     let listed = list(&archive)?;
@@ -112,7 +111,7 @@ pub(crate) async fn rows(
     for (&(header, _, number), &(start, end)) in listed.entries.iter().zip(&extents) {
         let name = listed.names.get(number);
         if header < free {
-            return Err(ShardError::damaged(
+            return Err(FormatError::damaged(
                 header,
                 format!("the member {name:?} overlaps the one before it"),
             ));
@@ -121,7 +120,7 @@ pub(crate) async fn rows(
             let why = format!(
                 "the member {name:?} goes beyond the directory at byte {directory}: it was cut short"
             );
-            return Err(ShardError::damaged(header, why));
+            return Err(FormatError::damaged(header, why));
         }
         // A deflated member without bytes has some stored ones, which are not read.
         let length = listed.deflated[number].unwrap_or(end - start);
@@ -131,7 +130,7 @@ pub(crate) async fn rows(
         }
         if !made.fits(made.rows.len() - 1, (start, length), object.size) {
             let why = format!("the member {name:?} cannot have {length} bytes: its entry is damaged");
-            return Err(ShardError::damaged(header, why));
+            return Err(FormatError::damaged(header, why));
         }
         rows.push(name, start, length, listed.sums[number]);
         free = end;
@@ -144,7 +143,7 @@ pub(crate) async fn rows(
 }
 
 /// Reads the archive's end and its whole directory.
-async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<EndRecords>, ShardError> {
+async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<EndRecords>, FormatError> {
     let size = object.size;
     let tail = TAIL.min(size);
     let bytes = store.read(object, size - tail, tail).await?;
@@ -169,18 +168,18 @@ async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<En
         let bytes = store.read(object, missing.start, length).await?;
         parts.parts.push((missing.start, bytes));
     }
-    Err(ShardError::damaged(size - tail, "the records at its end lead nowhere"))
+    Err(FormatError::damaged(size - tail, "the records at its end lead nowhere"))
 }
 
 async fn with_directory(
     store: &ShardStore<'_>,
     object: &Object,
     mut archive: ZipArchive<EndRecords>,
-) -> Result<ZipArchive<EndRecords>, ShardError> {
+) -> Result<ZipArchive<EndRecords>, FormatError> {
     let (from, until) = (archive.directory_offset(), archive.eocd_offset());
     let length = until.checked_sub(from).filter(|&length| length <= MOST_DIRECTORY);
     let length = length.ok_or_else(|| {
-        ShardError::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
+        FormatError::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
     })?;
     let parts = archive.get_mut();
     // The first read of the end often contains the directory.
@@ -194,7 +193,7 @@ async fn with_directory(
     Ok(archive)
 }
 
-fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
+fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, FormatError> {
     let from = archive.directory_offset();
     let mut listed = ZipEntry::default();
     let mut seen = 0;
@@ -210,11 +209,11 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
             continue;
         }
         if name.len() > MAX_TEXT {
-            return Err(ShardError::damaged(at, "a name is longer than 16,384 bytes"));
+            return Err(FormatError::damaged(at, "a name is longer than 16,384 bytes"));
         }
         if entry.flags().is_encrypted() {
             let why = format!("the member {name:?} is encrypted; pack it without");
-            return Err(ShardError::unsupported(at, why));
+            return Err(FormatError::unsupported(at, why));
         }
         let method = entry.compression_method();
         if !matches!(method, CompressionMethod::STORE | CompressionMethod::DEFLATE) {
@@ -222,13 +221,13 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
                 "the member {name:?} is compressed by a method other than deflate; pack it with deflate or \
                  without compression (zip -0)"
             );
-            return Err(ShardError::unsupported(at, why));
+            return Err(FormatError::unsupported(at, why));
         }
         let (packed, plain) = (entry.compressed_size_hint(), entry.uncompressed_size_hint());
         let deflated = (method == CompressionMethod::DEFLATE).then_some(plain);
         if deflated.is_none() && packed != plain {
             let why = format!("the member {name:?} is not compressed and {packed} bytes for {plain}");
-            return Err(ShardError::damaged(at, why));
+            return Err(FormatError::damaged(at, why));
         }
         listed.entries.push((at, entry.wayfinder(), listed.names.len()));
         listed.names.push(name);
@@ -237,7 +236,7 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
     }
     if seen != archive.entries_hint() {
         let why = format!("its directory has {seen} members and should have {}", archive.entries_hint());
-        return Err(ShardError::damaged(from, why));
+        return Err(FormatError::damaged(from, why));
     }
     listed.entries.sort_by_key(|&(at, _, number)| (at, number));
     Ok(listed)
@@ -255,7 +254,7 @@ async fn extents(
     object: &Object,
     mut archive: ZipArchive<EndRecords>,
     entries: &[(u64, ZipArchiveEntryWayfinder, usize)],
-) -> Result<Vec<(u64, u64)>, ShardError> {
+) -> Result<Vec<(u64, u64)>, FormatError> {
     let mut reader = ShardReader::new(store, object);
     let mut extents = Vec::with_capacity(entries.len());
     for &(at, entry, _) in entries {
@@ -268,7 +267,7 @@ async fn extents(
     Ok(extents)
 }
 
-fn zip_error(error: &Error, at: u64) -> ShardError {
+fn zip_error(error: &Error, at: u64) -> FormatError {
     let why = match error.kind() {
         ErrorKind::MissingEndOfCentralDirectory => {
             "it has no directory at its end: it is not a zip archive, or was cut short".to_owned()
@@ -281,5 +280,5 @@ fn zip_error(error: &Error, at: u64) -> ShardError {
         }
         _ => format!("its directory is damaged ({error})"),
     };
-    ShardError::damaged(at, why)
+    FormatError::damaged(at, why)
 }

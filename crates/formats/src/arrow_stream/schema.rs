@@ -87,13 +87,11 @@ impl Column {
                 if !is_signed {
                     return i64::try_from(value).ok().map(Integer);
                 }
-                let unused = 64 - 8 * width as u32;
-                Some(Integer((value << unused) as i64 >> unused))
+                Some(Integer(le::signed(value, width)))
             }
-            Storage::Float { width: 4 } => {
-                Some(Float(f32::from_le_bytes(le::bytes(values, row.checked_mul(4)?)?).into()))
+            Storage::Float { width } => {
+                le::uint(values, row.checked_mul(width)?, width).map(|bits| Float(le::float(bits, width)))
             }
-            Storage::Float { .. } => Some(Float(f64::from_le_bytes(le::bytes(values, row.checked_mul(8)?)?))),
             Storage::Bit => values.get(row / 8).map(|byte| Integer((byte >> (row % 8) & 1).into())),
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! Datatype messages: the types whose bytes NumPy reads as they are.
 
 use super::cursor::Cursor;
-use crate::FormatError;
+use crate::{FormatError, le};
 
 /// The sort of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +99,7 @@ impl Number {
     pub(super) fn integer(&self, bytes: &[u8]) -> Option<i64> {
         let bits = self.bits(bytes)?;
         match self.sort {
-            Sort::Signed => {
-                let unused = 64 - 8 * self.width as u32;
-                Some(((bits << unused) as i64) >> unused)
-            }
+            Sort::Signed => Some(le::signed(bits, self.width)),
             Sort::Unsigned | Sort::Bool => i64::try_from(bits).ok(),
             Sort::Float => None,
         }
@@ -110,34 +107,14 @@ impl Number {
 
     /// The value of `bytes`, if the type has 2, 4 or 8 bytes and is a float.
     pub(super) fn float(&self, bytes: &[u8]) -> Option<f64> {
-        let bits = self.bits(bytes)?;
-        match (self.sort, self.width) {
-            (Sort::Float, 2) => Some(half(bits as u16)),
-            (Sort::Float, 4) => Some(f32::from_bits(bits as u32).into()),
-            (Sort::Float, 8) => Some(f64::from_bits(bits)),
-            _ => None,
-        }
+        let is_known = self.sort == Sort::Float && matches!(self.width, 2 | 4 | 8);
+        Some(le::float(self.bits(bytes).filter(|_| is_known)?, self.width))
     }
 
     fn bits(&self, bytes: &[u8]) -> Option<u64> {
-        let mut word = [0; 8];
-        word.get_mut(..self.width)?.copy_from_slice(bytes.get(..self.width)?);
-        if self.big_endian {
-            word[..self.width].reverse();
-        }
-        Some(u64::from_le_bytes(word))
-    }
-}
-
-/// An IEEE float of 16 bits.
-fn half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
-    sign * match exponent {
-        0 => fraction * 2f64.powi(-24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1024.0 + fraction) * 2f64.powi(exponent - 25),
+        let bits = le::uint(bytes, 0, self.width)?;
+        // A big-endian number has at least two bytes.
+        Some(if self.big_endian { bits.swap_bytes() >> (64 - 8 * self.width) } else { bits })
     }
 }
 
@@ -265,17 +242,6 @@ fn sequence(cursor: &mut Cursor<'_>) -> Result<Element, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_are_converted() {
-        for (bits, value) in
-            [(0x3C00, 1.0), (0xC000, -2.0), (0x0001, 5.960464477539063e-8), (0x7BFF, 65504.0)]
-        {
-            assert_eq!(half(bits), value, "{bits:x}");
-        }
-        assert!(half(0x7E00).is_nan());
-        assert_eq!(half(0xFC00), f64::NEG_INFINITY);
-    }
 
     #[test]
     fn integers_follow_the_byte_order_and_the_sign() {

@@ -1,11 +1,9 @@
 //! The links of a group: symbol tables of old files, messages and dense storage of new ones.
 
-use std::collections::HashSet;
-
 use super::file::{BATCH, File};
 use super::fractal_heap::FractalHeap;
 use super::header::{Header, kind};
-use super::{btree2, link};
+use super::{btree1, btree2, link};
 use crate::FormatError;
 use link::{GroupLink, LinkTarget};
 
@@ -101,50 +99,25 @@ async fn symbol_table(
 
 /// The places of symbol table nodes below a tree.
 async fn symbol_nodes(file: &File<'_>, tree: u64) -> Result<Vec<u64>, FormatError> {
-    let mut seen = HashSet::from([tree]);
-    let mut nodes = vec![tree];
-    let mut expected = None;
-    loop {
-        let mut children = Vec::new();
-        let mut level = 0;
-        for batch in nodes.chunks(BATCH) {
-            let key = file.widths().length;
-            let pair = (file.widths().offset + key) as u64;
-            let head = 8 + 2 * file.widths().offset;
-            let found = file.read_sized(batch, NODE, |at, bytes| {
-                let mut cursor = file.cursor("group tree", at, bytes);
-                cursor.signature(b"TREE")?;
-                cursor.skip(2)?;
-                Ok(head as u64 + pair * u64::from(cursor.u16()?) + key as u64)
-            });
-            for (bytes, &at) in found.await?.iter().zip(batch) {
-                let mut cursor = file.cursor("group tree", at, bytes);
-                cursor.skip(4)?;
-                if cursor.u8()? != 0 {
-                    return Err(cursor.damaged("it is not the tree of a group"));
-                }
-                level = cursor.u8()?;
-                if expected.is_some_and(|expected| level != expected) {
-                    return Err(cursor.damaged("a node has the wrong level"));
-                }
-                let count = cursor.u16()?;
-                cursor.skip(2 * file.widths().offset)?;
-                for _ in 0..count {
-                    cursor.skip(key)?;
-                    let child = cursor.place_of("a node")?;
-                    if !seen.insert(child) {
-                        return Err(cursor.damaged("two nodes have one child"));
-                    }
-                    children.push(child);
-                }
-            }
+    let (offset, key) = (file.widths().offset, file.widths().length);
+    let length = |entries| (8 + 2 * offset + key) as u64 + (offset + key) as u64 * entries;
+    btree1::walk(file, tree, "group tree", (NODE, length), |at, bytes| {
+        let mut cursor = file.cursor("group tree", at, bytes);
+        cursor.skip(4)?;
+        if cursor.u8()? != 0 {
+            return Err(cursor.damaged("it is not the tree of a group"));
         }
-        if level == 0 || children.is_empty() {
-            return Ok(children);
-        }
-        expected = Some(level - 1);
-        nodes = children;
-    }
+        let level = cursor.u8()?;
+        let count = cursor.u16()?;
+        cursor.skip(2 * offset)?;
+        let mut child = || {
+            cursor.skip(key)?;
+            cursor.place_of("a node")
+        };
+        let children = (0..count).map(|_| child()).collect::<Result<_, _>>()?;
+        Ok((level, children))
+    })
+    .await
 }
 
 async fn dense(

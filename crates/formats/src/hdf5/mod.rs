@@ -9,6 +9,7 @@
 //! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is
 //! about 3,000 lines. They are tested against values that h5py reads.
 
+mod btree1;
 mod btree2;
 mod checksum;
 mod choice;

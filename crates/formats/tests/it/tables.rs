@@ -81,7 +81,7 @@ impl Case {
             "mds" => {
                 let shards = mds::parse_index(index)?;
                 let name = name_of(file, &self.expected["index"]);
-                let shard = shards.iter().find(|shard| name.starts_with(&shard.basename));
+                let shard = shards.iter().find(|shard| name.starts_with(&shard.raw_data.basename));
                 block_on(mds::index(source, shard.ok_or_else(|| FormatError::damaged(0, "no shard"))?, None))
             }
             "litdata" => {
@@ -410,8 +410,8 @@ fn shard(samples: u32, length: impl Fn(u32) -> u32) -> (Vec<u8>, mds::MdsShard) 
         file.extend(i64::from(number).to_le_bytes());
     }
     let shard = mds::MdsShard {
-        basename: "shard.00000.mds".to_owned(),
-        bytes: file.len() as u64,
+        format: "mds".to_owned(),
+        raw_data: mds::MdsFile { basename: "shard.00000.mds".to_owned(), bytes: file.len() as u64 },
         samples: u64::from(samples),
         column_names: ["a", "b", "label"].map(str::to_owned).to_vec(),
         column_encodings: ["bytes", "bytes", "int"].map(str::to_owned).to_vec(),
@@ -503,11 +503,11 @@ fn mds_damage_is_named() {
         (why(&|_, shard| fixed(shard, u64::MAX)), "too large"),
         (why(&|_, shard| shard.samples = 2), "the file has 3 samples, its index 2"),
         (why(&|_, shard| shard.samples = u64::MAX), "cut short"),
-        (why(&|_, shard| shard.bytes += 1), "the shard has 92 bytes, its index says 93"),
+        (why(&|_, shard| shard.raw_data.bytes += 1), "the shard has 92 bytes, its index says 93"),
         (
             why(&|file, shard| {
                 file.push(0);
-                shard.bytes += 1;
+                shard.raw_data.bytes += 1;
             }),
             "the last sample ends here, the file at 93",
         ),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::DatasetErrorKind;
+use crate::catalog_file::checksum::written_to;
 use crate::catalog_file::columns::integers::PackedIntegers;
 use crate::catalog_file::columns::shared_numbers::PackedColumns;
 use crate::catalog_file::fault::{CatalogFault, corrupt};
@@ -83,8 +83,7 @@ impl TextRows {
         with_room((group.end - group.start) as usize, |room| {
             file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
             if checksum != Some(&xxh3_64(room).to_le_bytes()) {
-                let why = "the file was written to".to_owned();
-                return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
+                return Err(written_to());
             }
             let text = room.get(own).ok_or_else(outside)?;
             let text = std::str::from_utf8(text).map_err(no_text)?;

@@ -4,54 +4,24 @@
 //! the trees of many such datasets together, right after their headers. A tree often lies in the
 //! block of its header, which is kept for a while.
 
-use std::collections::HashSet;
-
 use super::found::Found;
 use super::grid::Grid;
 use crate::FormatError;
+use crate::hdf5::btree1;
 use crate::hdf5::chunk_layout::{ChunkIndex, Stored};
 use crate::hdf5::dataset::{Dataset, Layout};
-use crate::hdf5::file::{BATCH, File};
+use crate::hdf5::file::File;
 
 /// Entries of a node, with the library's default.
 const ENTRIES: u64 = 64;
 
 /// Reads the tree level by level.
 pub(super) async fn read(file: &File<'_>, root: u64, found: &mut Found<'_>) -> Result<(), FormatError> {
-    let length = |entries| node_length(file, found.layout.lengths.len(), entries);
+    let rank = found.layout.lengths.len();
+    let length = |entries| node_length(file, rank, entries);
     let guess = length(ENTRIES.min(found.grid.len()));
-    let mut seen = HashSet::from([root]);
-    let mut nodes = vec![root];
-    let mut expected = None;
-    loop {
-        let mut children = Vec::new();
-        let mut level = 0;
-        for batch in nodes.chunks(BATCH) {
-            let read = file.read_sized(batch, guess, |at, bytes| {
-                let mut cursor = file.cursor("chunk tree", at, bytes);
-                cursor.signature(b"TREE")?;
-                cursor.skip(2)?;
-                Ok(length(cursor.u16()?.into()))
-            });
-            for (bytes, &at) in read.await?.iter().zip(batch) {
-                let (found_level, below) = node(file, at, bytes, found)?;
-                level = found_level;
-                let damaged = |why| file.cursor("chunk tree", at, bytes).damaged(why);
-                if expected.is_some_and(|expected| level != expected) {
-                    return Err(damaged("a node has the wrong level"));
-                }
-                if !below.iter().all(|&child| seen.insert(child)) {
-                    return Err(damaged("two nodes have one child"));
-                }
-                children.extend(below);
-            }
-        }
-        if level == 0 || children.is_empty() {
-            return Ok(());
-        }
-        expected = Some(level - 1);
-        nodes = children;
-    }
+    let node = |at, bytes: &[u8]| node(file, at, bytes, found);
+    btree1::walk(file, root, "chunk tree", (guess, length), node).await.map(drop)
 }
 
 /// The bytes of a node.

@@ -46,4 +46,4 @@ pub use file_system::is_on_this_machine;
 pub use foreread_tier::{ReplaceableThrough, is_private_directory, replaceable_through};
 pub use lister::ListThreads;
 pub use page_cache::{PageCacheCounts, PageCacheReader};
-pub use place::ChangeTimes;
+pub use place::{ChangeTimes, unescaped};

@@ -236,33 +236,23 @@ impl MountEntry {
         let id = std::str::from_utf8(next()?).ok()?.parse().ok()?;
         next()?; // the parent
         let device = String::from_utf8(next()?.to_vec()).ok()?;
-        let root = PathBuf::from(std::ffi::OsString::from_vec(unescape(next()?)));
-        let at = PathBuf::from(std::ffi::OsString::from_vec(unescape(next()?)));
+        let root = PathBuf::from(std::ffi::OsString::from_vec(unescaped(next()?)));
+        let at = PathBuf::from(std::ffi::OsString::from_vec(unescaped(next()?)));
         while next()? != b"-" {} // the mount's own options, and optional fields
         let kind = String::from_utf8(next()?.to_vec()).ok()?;
-        let (source, options) = (unescape(next()?), next().map(unescape).unwrap_or_default());
+        let (source, options) = (unescaped(next()?), next().map(unescaped).unwrap_or_default());
         Some(Self { id, device, root, at, kind, source, options, unique: None })
     }
 }
 
-/// Decodes octal escapes (`\040` is a space).
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = |digits: &[u8]| {
-            let mut digits = digits.get(..3)?.iter().map(|byte| char::from(*byte).to_digit(8));
-            digits.try_fold(0, |sum, digit| Some(sum * 8 + digit?)).and_then(|sum| u8::try_from(sum).ok())
-        };
-        match octal(tail).filter(|_| first == b'\\') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
+/// A text of `mountinfo`, where spaces and line ends are octal numbers (`\040` is a space).
+pub fn unescaped(text: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
+    while let Some(byte) = text.get(at) {
+        let octal = text.get(at + 1..at + 4).filter(|_| *byte == b'\\');
+        let number = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(number.unwrap_or(*byte));
+        at += if number.is_some() { 4 } else { 1 };
     }
     bytes
 }
@@ -455,7 +445,7 @@ mod tests {
         assert_eq!(mount.source, br"/dev/root\x");
         assert_eq!(MountEntry::parse(b""), None);
         assert_eq!(MountEntry::parse(b"36 35 98:0 / /x rw"), None);
-        assert_eq!(unescape(br"a\04"), br"a\04");
+        assert_eq!(unescaped(br"a\04"), br"a\04");
     }
 
     #[test]

@@ -119,8 +119,7 @@ fn first_layout(directory: BorrowedFd<'_>, depth: usize) -> Option<Option<FileLa
         match entry.file_type() {
             FileType::RegularFile => {
                 let layout = read_layout(directory, name).ok()?;
-                let is_lustre =
-                    layout.is_some_and(|layout| layout.is_known() && layout.targets().stripe_count > 0);
+                let is_lustre = layout.is_some_and(|layout| layout.is_known() && layout.stripe_count() > 0);
                 let ceph = || ceph::layout(directory, name).map(FileLayout::Ceph);
                 return Some(if is_lustre { Some(FileLayout::Lustre) } else { ceph() });
             }

@@ -12,6 +12,8 @@
 
 use std::ops::Range;
 
+use foreread_tier::{ObjectLayout, StorageServer};
+
 const MAGIC_V1: u32 = 0x0BD1_0BD0;
 const MAGIC_V3: u32 = 0x0BD3_0BD0;
 const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
@@ -42,38 +44,11 @@ const ENTRY: usize = 48;
 /// Stripe sizes are multiples of it.
 const STRIPE_UNIT: u32 = 64 << 10;
 
-/// The server that has a byte of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// An OST, by its index in the file system.
-    Ost(u32),
-    /// The MDT that has the file's name.
-    Mdt,
-    /// Not known from the layout.
-    Unknown,
-}
-
-/// The facts of a layout in a report.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LayoutTargets {
-    /// The number of objects that the data is striped over: the most of any component.
-    pub stripe_count: u32,
-    /// The stripe size of that component. 0 without objects.
-    pub stripe_size: u32,
-    /// The name of its pool of OSTs.
-    pub pool: Option<String>,
-    /// The bytes from the file's begin that the MDT has.
-    pub dom_size: u64,
-    /// The number of mirrors. 1 without mirroring.
-    pub mirror_count: u32,
-}
-
 /// Where a file's data is, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
     is_known: bool,
     is_released: bool,
-    targets: LayoutTargets,
     /// The components that a reader may use, in the order of the layout.
     components: Vec<Component>,
 }
@@ -99,8 +74,7 @@ enum ComponentData {
 impl Layout {
     /// The layout of a file without objects, to which nothing was written.
     pub(crate) fn without_objects() -> Layout {
-        let targets = LayoutTargets { mirror_count: 1, ..LayoutTargets::default() };
-        Layout { is_known: true, targets, ..Layout::default() }
+        Layout { is_known: true, ..Layout::default() }
     }
 
     /// Parses the value of `lustre.lov`. Bytes that are not understood give a layout of which
@@ -114,30 +88,13 @@ impl Layout {
         self.is_known
     }
 
-    /// Whether data of the file is in an archive only. The first read waits until it is restored.
-    pub fn released(&self) -> bool {
-        self.is_released
-    }
-
-    /// The target that has the byte at `offset` of a file of `file_size` bytes.
-    pub fn target_of(&self, offset: u64, file_size: u64) -> Target {
-        match self.at(offset) {
-            Some((component, _)) if offset < file_size => component.target_of(offset),
-            _ => Target::Unknown,
-        }
-    }
-
-    /// The contiguous range around `offset` that is on one target by the layout, whatever the
-    /// file's size: a stripe, or a whole component. `None` where the target is not known.
-    pub fn stripe_run(&self, offset: u64) -> Option<Range<u64>> {
-        let (component, range) = self.at(offset)?;
-        let run = component.run(offset)?;
-        Some(run.start.max(range.start)..run.end.min(range.end))
-    }
-
-    /// The facts for a report.
-    pub fn targets(&self) -> &LayoutTargets {
-        &self.targets
+    /// The number of objects that the data is striped over: the most of any component.
+    pub fn stripe_count(&self) -> usize {
+        let count = |component: &Component| match &component.data {
+            ComponentData::Osts(osts) => osts.len(),
+            ComponentData::Mdt | ComponentData::Unknown => 0,
+        };
+        self.components.iter().map(count).max().unwrap_or(0)
     }
 
     /// The component that readers use at `offset`, and the range around it in which that is so. Of
@@ -153,6 +110,23 @@ impl Layout {
     }
 }
 
+impl ObjectLayout for Layout {
+    fn server(&self, offset: u64) -> Option<StorageServer> {
+        self.at(offset)?.0.server(offset)
+    }
+
+    /// A stripe, or a whole component, whatever the file's size.
+    fn run(&self, offset: u64) -> Option<Range<u64>> {
+        let (component, range) = self.at(offset)?;
+        let run = component.run(offset)?;
+        Some(run.start.max(range.start)..run.end.min(range.end))
+    }
+
+    fn is_released(&self) -> bool {
+        self.is_released
+    }
+}
+
 /// The only component, if there is exactly one.
 fn only<'a>(mut some: impl Iterator<Item = &'a Component>) -> Option<&'a Component> {
     let first = some.next()?;
@@ -160,14 +134,14 @@ fn only<'a>(mut some: impl Iterator<Item = &'a Component>) -> Option<&'a Compone
 }
 
 impl Component {
-    fn target_of(&self, offset: u64) -> Target {
+    fn server(&self, offset: u64) -> Option<StorageServer> {
         match &self.data {
-            ComponentData::Mdt => Target::Mdt,
+            ComponentData::Mdt => Some(StorageServer::Metadata),
             ComponentData::Osts(osts) => {
                 let stripe = offset / u64::from(self.stripe_size) % osts.len() as u64;
-                Target::Ost(osts[stripe as usize])
+                Some(StorageServer::Data(osts[stripe as usize]))
             }
-            ComponentData::Unknown => Target::Unknown,
+            ComponentData::Unknown => None,
         }
     }
 
@@ -189,7 +163,6 @@ impl Component {
 struct StripeMap {
     is_released: bool,
     stripe_size: u32,
-    pool: Option<String>,
     data: ComponentData,
 }
 
@@ -209,7 +182,6 @@ fn parse_composite(bytes: &[u8]) -> Option<Layout> {
     let bytes = bytes.get(..u32_at(bytes, 4)? as usize)?;
     let count = usize::from(u16_at(bytes, 14)?);
     let mut layout = Layout::without_objects();
-    layout.targets.mirror_count = u32::from(u16_at(bytes, 16)?) + 1;
     let entries = bytes.get(HEADER_COMPOSITE..HEADER_COMPOSITE + count * ENTRY)?;
     // Components have their own bytes, so that few bytes cannot become much memory.
     let mut left = bytes.len() - HEADER_COMPOSITE - entries.len();
@@ -238,26 +210,17 @@ fn parse_composite(bytes: &[u8]) -> Option<Layout> {
 
 impl Layout {
     fn add(&mut self, range: Range<u64>, is_preferred: bool, map: StripeMap) {
-        self.is_released |= map.is_released;
-        match &map.data {
-            ComponentData::Mdt if range.start == 0 => self.targets.dom_size = range.end,
-            ComponentData::Osts(osts) if osts.len() as u32 >= self.targets.stripe_count => {
-                self.targets.stripe_count = osts.len() as u32;
-                self.targets.stripe_size = map.stripe_size;
-                self.targets.pool = map.pool;
-            }
-            _ => {}
-        }
-        let StripeMap { stripe_size, data, .. } = map;
+        let StripeMap { is_released, stripe_size, data } = map;
+        self.is_released |= is_released;
         self.components.push(Component { range, is_preferred, stripe_size, data });
     }
 }
 
 impl StripeMap {
     fn parse(bytes: &[u8]) -> Option<StripeMap> {
-        let (header, pool) = match u32_at(bytes, 0)? {
-            MAGIC_V1 => (HEADER_V1, None),
-            MAGIC_V3 => (HEADER_V3, pool_name(bytes.get(HEADER_V1..HEADER_V3)?)),
+        let header = match u32_at(bytes, 0)? {
+            MAGIC_V1 => HEADER_V1,
+            MAGIC_V3 => HEADER_V3,
             _ => return None,
         };
         let pattern = u32_at(bytes, 4)?;
@@ -283,16 +246,8 @@ impl StripeMap {
             }
             _ => return None,
         };
-        Some(StripeMap { is_released, stripe_size, pool, data })
+        Some(StripeMap { is_released, stripe_size, data })
     }
-}
-
-/// The name in a field that zeros fill. Others than plain ASCII are left out, because reports print
-/// them.
-fn pool_name(field: &[u8]) -> Option<String> {
-    let name = field.split(|&byte| byte == 0).next()?;
-    let is_plain = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
-    is_plain.then(|| name.iter().map(|&byte| char::from(byte)).collect())
 }
 
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {

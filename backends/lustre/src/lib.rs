@@ -9,7 +9,7 @@
 //!
 //! Decision: layouts are hints. They choose and explain, and no byte is read by them, because a
 //! file may move at any time (`lfs migrate`, `lfs hsm_release`). So whatever the parser does not
-//! understand is [`Target::Unknown`] and never an error. The price is that a damaged layout is not
+//! understand has no known server and is never an error. The price is that a damaged layout is not
 //! reported.
 //!
 //! All of it was written from Lustre's source and tested against a file system that behaves like
@@ -25,6 +25,6 @@ mod xattr;
 pub(crate) const NAME: &str = "lustre";
 
 pub use backend::LustreBackend;
-pub use layout::{Layout, LayoutTargets, Target};
+pub use layout::Layout;
 pub use origin::LustreOrigin;
 pub use xattr::read_layout;

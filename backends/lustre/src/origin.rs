@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use foreread_local::{ListThreads, LocalConfig, LocalOrigin};
 use foreread_tier::{
-    Buffers, LayoutsFuture, Object, ObjectLayout, OriginTier, ReadFuture, ReadRequest, StorageServer, Tier,
-    TierError, TierProfile,
+    Buffers, LayoutsFuture, Object, ObjectLayout, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, future};
 use tokio::sync::oneshot;
 
-use crate::{Layout, NAME, Target, read_layout};
+use crate::{NAME, read_layout};
 
 /// Threads that read layouts. After a listing the client has most of them.
 const LAYOUT_THREADS: usize = 8;
@@ -121,22 +121,4 @@ fn read_all(root: &OwnedFd, paths: &[Arc<str>]) -> Vec<Option<Box<dyn ObjectLayo
         layout.is_known().then(|| Box::new(layout) as Box<dyn ObjectLayout>)
     };
     paths.iter().map(layout).collect()
-}
-
-impl ObjectLayout for Layout {
-    fn server(&self, offset: u64) -> Option<StorageServer> {
-        match self.target_of(offset, u64::MAX) {
-            Target::Ost(index) => Some(StorageServer::Data(index)),
-            Target::Mdt => Some(StorageServer::Metadata),
-            Target::Unknown => None,
-        }
-    }
-
-    fn run(&self, offset: u64) -> Option<std::ops::Range<u64>> {
-        self.stripe_run(offset)
-    }
-
-    fn is_released(&self) -> bool {
-        self.released()
-    }
 }

@@ -25,7 +25,7 @@ use foreread_preload::LIBRARY;
 use rustix::fs::{FlockOperation, StatVfsMountFlags};
 
 use crate::adoption::sweep;
-use crate::error::{FileCacheError, FileCacheErrorKind};
+use crate::error::FileCacheError;
 
 /// The beginning of its name.
 const PREFIX: &str = "foreread-files";
@@ -52,7 +52,7 @@ impl CacheDirectory {
                 Err(error) => why = why.or(Some(error)),
             }
         }
-        Err(why.unwrap_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, "no directory")))
+        Err(why.unwrap_or_else(|| FileCacheError::new("no directory")))
     }
 
     /// The directories of this user below `parent` that are there.
@@ -178,7 +178,7 @@ impl CacheDirectory {
         }
         let why =
             "no directory of this user allows to execute the preloaded library (they are mounted noexec)";
-        Err(FileCacheError::new(FileCacheErrorKind::System, why))
+        Err(FileCacheError::new(why))
     }
 }
 
@@ -205,7 +205,7 @@ fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
     found.map_or(Ok(()), |through| {
         let why =
             format!("{} cannot be used for copies, which others could replace: {through}", parent.display());
-        Err(FileCacheError::new(FileCacheErrorKind::Invalid, why))
+        Err(FileCacheError::invalid(why))
     })
 }
 
@@ -215,7 +215,7 @@ fn own_directory(path: &Path) -> Result<(), FileCacheError> {
     let is_own =
         is_private_directory(path).map_err(|error| FileCacheError::system("look at", path, error))?;
     let why = || format!("{} is not a private directory of this user (mode 0700)", path.display());
-    is_own.then_some(()).ok_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, why()))
+    is_own.then_some(()).ok_or_else(|| FileCacheError::new(why()))
 }
 
 /// Opens a file that is locked, which is made if it is absent.
@@ -269,7 +269,7 @@ mod tests {
         };
         set(0o777);
         let error = CacheDirectory::open(&inner, None).unwrap_err();
-        assert_eq!(error.kind(), FileCacheErrorKind::Invalid);
+        assert!(error.is_invalid());
         assert!(error.to_string().contains("mode 0777) can be written by others"), "{error}");
         assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 0);
         set(0o1777);

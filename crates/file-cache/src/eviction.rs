@@ -18,36 +18,25 @@ pub(crate) fn expect_lease_signals() {
     }
 }
 
-/// The result for a copy that was to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Eviction {
-    Removed,
-    /// A process has it open or mapped.
-    InUse,
-    /// It was gone already.
-    Absent,
-}
-
-/// Removes a copy, unless a process has it open or mapped. Then the kernel grants no write lease.
+/// Removes a copy, unless a process has it open or mapped. Then the kernel grants no write lease, and
+/// the result is `false`.
 ///
 /// A process that opens it in between gets it whole, and keeps it.
-pub(crate) fn remove_unused(path: &Path) -> Eviction {
-    let Ok(file) = File::open(path) else { return Eviction::Absent };
+pub(crate) fn remove_unused(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return true };
     // SAFETY: the descriptor is open, and the call has no memory.
     let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
     if granted != 0 {
         let error = std::io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::EAGAIN) {
-            return Eviction::InUse;
+            return false;
         }
         // This file system has no leases. A process that has the file open keeps it.
         tracing::debug!(%error, path = %path.display(), "no lease");
     }
     // Closing the file ends the lease.
-    match std::fs::remove_file(path) {
-        Ok(()) => Eviction::Removed,
-        Err(_) => Eviction::Absent,
-    }
+    let _ = std::fs::remove_file(path); // it was gone already
+    true
 }
 
 #[cfg(test)]
@@ -61,13 +50,13 @@ mod tests {
         let path = directory.path().join("copy");
         std::fs::write(&path, b"bytes").unwrap();
         let open = File::open(&path).unwrap();
-        assert_eq!(remove_unused(&path), Eviction::InUse);
+        assert!(!remove_unused(&path));
         // SAFETY: nothing changes the file.
         let mapped = unsafe { memmap2::Mmap::map(&open) }.unwrap();
         drop(open);
-        assert_eq!(remove_unused(&path), Eviction::InUse);
+        assert!(!remove_unused(&path));
         assert_eq!(&mapped[..], b"bytes");
         drop(mapped);
-        assert_eq!((remove_unused(&path), remove_unused(&path)), (Eviction::Removed, Eviction::Absent));
+        assert!(remove_unused(&path) && !path.exists() && remove_unused(&path));
     }
 }

@@ -147,9 +147,9 @@ pub(crate) struct HostState {
     asks_from: Instant,
     /// The fewest bytes that the budget of writes did not have, and the time of the next try.
     lacking: Option<(u64, Instant)>,
-    /// Copies that no program finds any more, and that were in use: names and bytes. They take
+    /// Copies that no program finds any more, and that were in use, by their hashes. They take
     /// their room until no process has them.
-    leaving: VecDeque<(u64, u32, u64)>,
+    leaving: VecDeque<(u64, EarlierCopy)>,
     pub(crate) counts: HostCounts,
 }
 

@@ -58,11 +58,11 @@ mod writes;
 
 pub use caches::{FileCacheEntry, file_caches, remove_file_cache};
 pub use copy_store::{CopyStore, memory_directory, node_of};
-pub use error::{FileCacheError, FileCacheErrorKind};
+pub use error::FileCacheError;
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
 pub use original::settle_after;
-pub use report::{OriginalReason, RunCounts, RunReport};
+pub use report::{RunCounts, RunReport};
 pub use run::FileRun;
 pub use settings::{CheckOriginals, FileOrder, RunSettings};
 pub use writes::WriteBudget;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use foreread_local::unescaped;
 use foreread_preload::layout::{Rights, Root, mixed};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
@@ -68,18 +69,6 @@ fn mounts_below(directory: &Path) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = mounts.split(|byte| *byte == b'\n').filter_map(below).collect();
     found.sort();
     found
-}
-
-/// A path of `mountinfo`, where spaces and line ends are octal numbers.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let (mut path, mut at) = (Vec::new(), 0);
-    while let Some(byte) = text.get(at) {
-        let octal = text.get(at + 1..at + 4).filter(|_| *byte == b'\\');
-        let number = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        path.push(number.unwrap_or(*byte));
-        at += if number.is_some() { 4 } else { 1 };
-    }
-    path
 }
 
 /// The rights of this process to read, as the preloaded library sees them in programs.

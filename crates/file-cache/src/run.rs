@@ -12,7 +12,7 @@ use foreread_preload::VARIABLE;
 
 use crate::copy_store::{CopyStore, resolved};
 use crate::directory::{CacheDirectory, lock, open_lock};
-use crate::error::{FileCacheError, FileCacheErrorKind};
+use crate::error::FileCacheError;
 use crate::guard::Guard;
 use crate::host::Host;
 use crate::report::{RunCounts, RunReport};
@@ -56,7 +56,7 @@ impl FileRun {
             let (directory, root) = (directory.display(), root.path.display());
             let why =
                 format!("{directory} for copies is in {root}, whose files are copied; use another directory");
-            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+            return Err(FileCacheError::invalid(why));
         }
         let made = std::fs::create_dir_all(directory);
         made.map_err(|error| FileCacheError::system("make", directory, error))?;
@@ -85,7 +85,7 @@ impl FileRun {
             }
             if begun.elapsed() > HOST_TIMEOUT {
                 let why = format!("the host of {} does not start", cache.path().display());
-                return Err(FileCacheError::new(FileCacheErrorKind::System, why));
+                return Err(FileCacheError::new(why));
             }
             std::thread::sleep(POLL);
         };

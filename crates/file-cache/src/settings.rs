@@ -7,7 +7,7 @@ use foreread_local::disk::SharedRoom;
 use foreread_preload::layout::{MAX_PATH, MAX_ROOTS};
 
 use crate::copy_store::{CopyStore, is_local};
-use crate::error::{FileCacheError, FileCacheErrorKind};
+use crate::error::FileCacheError;
 use crate::original::identity_of;
 use crate::root::RootIdentity;
 use crate::table::RootName;
@@ -98,13 +98,13 @@ impl RunSettings {
                 std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
             if !found.is_dir() || found.parent().is_none() {
                 let why = format!("{} is not a directory of files", root.display());
-                return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+                return Err(FileCacheError::invalid(why));
             }
             // Programs may use both names.
             for path in [found.clone(), given] {
                 if path.as_os_str().len() > MAX_PATH {
                     let why = format!("{} has more than {MAX_PATH} bytes", path.display());
-                    return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+                    return Err(FileCacheError::invalid(why));
                 }
                 let name = RootName { path, target: found.clone(), identity };
                 if !all.contains(&name) {
@@ -114,7 +114,7 @@ impl RunSettings {
         }
         if all.len() > MAX_ROOTS {
             let why = format!("at most {MAX_ROOTS} datasets are served, and other names count");
-            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+            return Err(FileCacheError::invalid(why));
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
         Ok(Self { roots: all, store, check, order, shared: None })
@@ -157,7 +157,7 @@ impl RunSettings {
 
 /// The identity of a dataset's directory, so that a missing one is an error at the start.
 fn check_root(root: &Path) -> Result<(), FileCacheError> {
-    identity_of(root).map(|_| ()).ok_or_else(|| {
-        FileCacheError::new(FileCacheErrorKind::Invalid, format!("there is no {}", root.display()))
-    })
+    identity_of(root)
+        .map(|_| ())
+        .ok_or_else(|| FileCacheError::invalid(format!("there is no {}", root.display())))
 }

@@ -18,6 +18,8 @@ use tokio::time::sleep;
 use crate::ReadCounter;
 use crate::content::copied;
 
+const FOOTPRINT: Footprint = Footprint::new(0, 4096);
+
 /// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store
 /// copies, so the sample's own charge ends with the sample. A read takes time and returns a copy.
 /// The capacity is released when the sample is removed and no read of it is in flight. With a
@@ -27,7 +29,6 @@ use crate::content::copied;
 pub struct StoredCache {
     name: String,
     profile: TierProfile,
-    footprint: Footprint,
     read_latency: Duration,
     write_latency: Duration,
     budget: Budget,
@@ -58,7 +59,6 @@ impl StoredCache {
         Self {
             name: "stored".to_owned(),
             profile: TierProfile::new(16),
-            footprint: Footprint::new(0, 4096),
             read_latency: Duration::ZERO,
             write_latency: Duration::ZERO,
             budget: Budget::new(capacity),
@@ -86,12 +86,6 @@ impl StoredCache {
     /// The number of samples that were refused because the write-behind was full.
     pub fn refused(&self) -> u64 {
         self.write_behind.as_ref().map_or(0, |write_behind| write_behind.refused.load(Relaxed))
-    }
-
-    /// The same with another footprint.
-    #[must_use]
-    pub fn with_footprint(self, footprint: Footprint) -> Self {
-        Self { footprint, ..self }
     }
 
     /// The counts of its reads.
@@ -155,11 +149,11 @@ impl Tier for StoredCache {
 #[async_trait]
 impl CacheTier for StoredCache {
     fn footprint(&self) -> Footprint {
-        self.footprint
+        FOOTPRINT
     }
 
     fn read_memory(&self) -> Footprint {
-        self.footprint
+        FOOTPRINT
     }
 
     fn keeps_memory(&self) -> bool {
@@ -176,7 +170,7 @@ impl CacheTier for StoredCache {
 
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
         let error = |kind| TierError::new(kind, &*self.name).with_object(key.to_string());
-        if !room.is_of(&self.budget) || room.bytes() < self.footprint.of(sample.len() as u64) {
+        if !room.is_of(&self.budget) || room.bytes() < FOOTPRINT.of(sample.len() as u64) {
             return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
         }
         let Some(write_behind) = &self.write_behind else {

@@ -174,7 +174,8 @@ fn composite(maps: &[(Range<u64>, Vec<u8>)]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use foreread_lustre::{Layout, Target};
+    use foreread_lustre::Layout;
+    use foreread_tier::{ObjectLayout, StorageServer};
 
     use super::*;
 
@@ -195,22 +196,20 @@ mod tests {
         ];
         for spec in specs {
             let layout = Layout::parse(&spec.encode().unwrap());
-            assert!(layout.is_known() && !layout.released(), "{spec:?}");
+            assert!(layout.is_known() && !layout.is_released(), "{spec:?}");
             for offset in (0..1024).map(|step| step * KIB) {
                 let servers = spec.servers(offset..offset + 1);
                 let expected = match servers[..] {
-                    [(Some(DataServer::Ost(ost)), _)] => Target::Ost(ost),
-                    [(Some(DataServer::Mdt), _)] => Target::Mdt,
-                    _ => Target::Unknown,
+                    [(Some(DataServer::Ost(ost)), _)] => Some(StorageServer::Data(ost)),
+                    [(Some(DataServer::Mdt), _)] => Some(StorageServer::Metadata),
+                    _ => None,
                 };
-                assert_eq!(layout.target_of(offset, 1 << 20), expected, "{spec:?} at {offset}");
+                assert_eq!(layout.server(offset), expected, "{spec:?} at {offset}");
             }
-            assert_eq!(layout.targets().pool, spec.pool);
-            assert_eq!(layout.targets().dom_size, spec.dom_size);
-            assert_eq!(layout.targets().stripe_count as usize, spec.osts.len());
+            assert_eq!(layout.stripe_count(), spec.osts.len());
             let released = Layout::parse(&spec.released().encode().unwrap());
-            assert!(released.is_known() && released.released());
-            assert_eq!(released.target_of(0, 1), Target::Unknown);
+            assert!(released.is_known() && released.is_released());
+            assert_eq!(released.server(0), None);
         }
         assert_eq!(LayoutSpec::none().encode(), None);
     }

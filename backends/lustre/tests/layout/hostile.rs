@@ -5,10 +5,11 @@
 use std::fs;
 use std::path::Path;
 
-use foreread_lustre::{Layout, Target};
+use foreread_lustre::Layout;
+use foreread_tier::ObjectLayout;
 use foreread_tier_testing::TestRandom;
 
-use crate::vectors::{DOM, MIRRORS, POOL, STRIPED, bytes};
+use crate::vectors::{DOM, MDT, MIRRORS, POOL, STRIPED, bytes};
 
 const MUTATIONS: u64 = 100_000;
 
@@ -16,25 +17,25 @@ const MUTATIONS: u64 = 100_000;
 fn assert_unknown(bytes: &[u8]) {
     let layout = Layout::parse(bytes);
     assert!(!layout.is_known(), "{layout:?}");
-    assert!(!layout.released());
-    assert_eq!((layout.target_of(0, u64::MAX), layout.stripe_run(0)), (Target::Unknown, None));
+    assert!(!layout.is_released());
+    assert_eq!((layout.server(0), layout.run(0)), (None, None));
 }
 
 /// Every answer of the layout of any bytes is consistent.
 fn answer_everything(bytes: &[u8], random: &mut TestRandom) {
     let layout = Layout::parse(bytes);
-    let limit = bytes.len() as u32 / 24;
-    assert!(layout.targets().stripe_count <= limit, "more stripes than the bytes can have");
+    let limit = bytes.len() / 24;
+    assert!(layout.stripe_count() <= limit, "more stripes than the bytes can have");
     let drawn = random.below(u64::MAX);
     for offset in [0, 65_536, 1 << 20, drawn, u64::MAX - 1, u64::MAX] {
-        let target = layout.target_of(offset, u64::MAX);
-        match layout.stripe_run(offset) {
+        let target = layout.server(offset);
+        match layout.run(offset) {
             Some(run) => {
-                assert!(run.contains(&offset) && target != Target::Unknown, "{run:?} {offset} {target:?}");
-                assert_eq!(layout.target_of(run.start, u64::MAX), target);
-                assert_eq!(layout.target_of(run.end - 1, u64::MAX), target);
+                assert!(run.contains(&offset) && target.is_some(), "{run:?} {offset} {target:?}");
+                assert_eq!(layout.server(run.start), target);
+                assert_eq!(layout.server(run.end - 1), target);
             }
-            None => assert_eq!(target, Target::Unknown),
+            None => assert_eq!(target, None),
         }
     }
 }
@@ -87,7 +88,7 @@ fn every_prefix_of_a_layout_is_unknown_or_not_instantiated() {
         let whole = bytes(vector);
         for length in 0..whole.len() {
             let layout = Layout::parse(&whole[..length]);
-            assert_eq!(layout.target_of(0, u64::MAX), Target::Unknown, "{length} bytes");
+            assert_eq!(layout.server(0), None, "{length} bytes");
             // A map that ends after its header has no objects yet.
             let is_header = (vector == STRIPED && length == 32) || (vector == POOL && length == 48);
             assert_eq!(layout.is_known(), is_header, "{length} bytes");
@@ -137,8 +138,8 @@ fn foreign_component_is_skipped() {
     bytes[32 + 48 + 4] = 0x10;
     let layout = Layout::parse(&bytes);
     assert!(layout.is_known());
-    assert_eq!(layout.target_of(0, u64::MAX), Target::Mdt);
-    assert_eq!(layout.target_of(65_536, u64::MAX), Target::Unknown);
+    assert_eq!(layout.server(0), MDT);
+    assert_eq!(layout.server(65_536), None);
 }
 
 /// 600 entries that all name the same 1,500 objects would become 900,000.
@@ -162,5 +163,5 @@ fn components_with_shared_bytes_are_unknown() {
     layout[4..8].copy_from_slice(&size.to_le_bytes());
     assert_unknown(&layout);
     // With one entry the same bytes are a layout.
-    assert_eq!(Layout::parse(&map).targets().stripe_count, OBJECTS as u32);
+    assert_eq!(Layout::parse(&map).stripe_count(), OBJECTS);
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, SamplerKind};
 use foreread_file_cache::{
-    CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport, RunSettings,
-    memory_directory, node_of,
+    CheckOriginals, CopyStore, FileOrder, FileRun, HostCounts, RunReport, RunSettings, memory_directory,
+    node_of,
 };
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
     };
     let run = match FileRun::start(settings) {
         Ok(run) => Some(run),
-        Err(error) if error.kind() == FileCacheErrorKind::Invalid => {
+        Err(error) if error.is_invalid() => {
             return Err(usage(format!("--disk: {error}")));
         }
         Err(error) => {
@@ -90,10 +90,7 @@ fn usage(message: String) -> anyhow::Error {
 
 /// A failure of the cache as the command reports it.
 fn named(error: foreread_file_cache::FileCacheError) -> anyhow::Error {
-    match error.kind() {
-        FileCacheErrorKind::Invalid => usage(format!("--root: {error}")),
-        _ => error.into(),
-    }
+    if error.is_invalid() { usage(format!("--root: {error}")) } else { error.into() }
 }
 
 fn check(check: arguments::CheckOriginals) -> CheckOriginals {
@@ -257,7 +254,7 @@ impl RunJson {
             opens: counts.opens,
             served: counts.served,
             served_bytes: counts.served_bytes,
-            originals: counts.originals.iter().map(|(reason, count)| (reason.text(), *count)).collect(),
+            originals: counts.originals.iter().copied().collect(),
             unserved: counts.unserved,
             unserved_names: counts.unserved_names.clone(),
             host: report.host,
@@ -276,7 +273,7 @@ fn print(report: &RunReport) {
     } else {
         let share = 100.0 * counts.served as f64 / counts.opens as f64;
         let reasons: Vec<String> =
-            counts.originals.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
+            counts.originals.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let reasons =
             if reasons.is_empty() { String::new() } else { format!("; originals: {}", reasons.join(", ")) };
         output::note(&format!(

@@ -10,7 +10,7 @@ use foreread_planner::FileCopy;
 
 use super::{CopyJob, HostState, footprint};
 use crate::copying::copy_path;
-use crate::eviction::{Eviction, remove_unused};
+use crate::eviction::remove_unused;
 use crate::table::EarlierCopy;
 
 /// Copies that are looked at for the room of one.
@@ -36,21 +36,25 @@ pub(super) enum Lack {
 impl HostState {
     /// Removes a copy that no program finds any more, or postpones that if a program has it open.
     pub(super) fn leave(&mut self, hash: u64, copy: &EarlierCopy) {
-        let bytes = footprint(copy.identity.size);
-        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-            Eviction::InUse => self.leaving.push_back((hash, copy.generation, bytes)),
-            Eviction::Removed | Eviction::Absent => self.room.give_back(bytes),
+        if !self.remove_file(hash, copy) {
+            self.leaving.push_back((hash, *copy));
         }
+    }
+
+    /// Removes a copy's file and gives its room back. `false` if a process has it open.
+    fn remove_file(&self, hash: u64, copy: &EarlierCopy) -> bool {
+        let is_gone = remove_unused(&copy_path(&self.copies, hash, copy.generation));
+        if is_gone {
+            self.room.give_back(footprint(copy.identity.size));
+        }
+        is_gone
     }
 
     /// Removes copies that were in use, as far as they are not any more.
     fn remove_leaving(&mut self) {
         for _ in 0..self.leaving.len().min(MOST_VICTIMS) {
-            let Some((hash, generation, bytes)) = self.leaving.pop_front() else { return };
-            match remove_unused(&copy_path(&self.copies, hash, generation)) {
-                Eviction::InUse => self.leaving.push_back((hash, generation, bytes)),
-                Eviction::Removed | Eviction::Absent => self.room.give_back(bytes),
-            }
+            let Some((hash, copy)) = self.leaving.pop_front() else { return };
+            self.leave(hash, &copy);
         }
     }
 
@@ -81,13 +85,9 @@ impl HostState {
             return false;
         }
         let Some((hash, copy)) = self.earlier.take_any() else { return false };
-        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-            // A program that outlives its run has it. The next host looks at it again.
-            Eviction::InUse => {}
-            Eviction::Removed | Eviction::Absent => {
-                self.table.forget(hash, copy.generation);
-                self.room.give_back(footprint(copy.identity.size));
-            }
+        // A program that outlives its run may have it. The next host looks at it again.
+        if self.remove_file(hash, &copy) {
+            self.table.forget(hash, copy.generation);
         }
         true
     }
@@ -194,29 +194,25 @@ impl HostState {
 
     /// Removes a copy unless it is in use.
     fn evict(&mut self, number: u32) {
-        let (hash, file) = (self.hash_of(number), &mut self.files[number as usize]);
-        let Some(copy) = file.copy.take() else { return };
+        let (hash, at) = (self.hash_of(number), number as usize);
+        let Some(copy) = self.files[at].copy.take() else { return };
         // No program finds it from now on.
-        self.table.withdraw(file.place);
-        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-            Eviction::InUse => {
-                let stays = if file.is_doubted {
-                    // It waits for its next open. A later host may take it.
-                    self.table.remember(hash, &copy);
-                    true
-                } else {
-                    self.table.publish(file.place, &copy, file.is_link)
-                };
-                file.copy = stays.then_some(copy);
-                self.choice.is_busy(number);
-            }
-            Eviction::Removed | Eviction::Absent => {
-                self.room.give_back(footprint(copy.identity.size));
-                self.counts.copies -= 1;
-                self.counts.evicted += 1;
-                self.let_ask(number);
-            }
+        self.table.withdraw(self.files[at].place);
+        if self.remove_file(hash, &copy) {
+            self.counts.copies -= 1;
+            self.counts.evicted += 1;
+            return self.let_ask(number);
         }
+        let file = &mut self.files[at];
+        let stays = if file.is_doubted {
+            // It waits for its next open. A later host may take it.
+            self.table.remember(hash, &copy);
+            true
+        } else {
+            self.table.publish(file.place, &copy, file.is_link)
+        };
+        file.copy = stays.then_some(copy);
+        self.choice.is_busy(number);
     }
 
     /// A copy of `size` bytes was not made, although it had room.

@@ -1,7 +1,6 @@
 //! Counts of requests.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -53,79 +52,42 @@ pub struct RequestCounts {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct RequestCounters {
-    get: AtomicU64,
-    head: AtomicU64,
-    list: AtomicU64,
-    pub(super) listed: AtomicU64,
-    put: AtomicU64,
-    other: AtomicU64,
-    bytes: AtomicU64,
-    first_sent: Mutex<Option<Instant>>,
-    pub(super) refused: AtomicU64,
-    pub(super) faults: AtomicU64,
-    pub(super) connections: AtomicU64,
-    in_flight: AtomicU64,
-    peak: AtomicU64,
-}
+pub(super) struct RequestCounters(Mutex<RequestCounts>);
 
 impl RequestCounters {
-    fn all(&self) -> [&AtomicU64; 11] {
-        let Self { get, head, list, listed, put, other, bytes, refused, faults, connections, peak, .. } =
-            self;
-        [get, head, list, listed, put, other, bytes, refused, faults, connections, peak]
-    }
-
-    pub(super) fn read(&self) -> RequestCounts {
-        let [get, head, list, listed, put, other, bytes, refused, faults, connections, peak_in_flight] =
-            self.all().map(|counter| counter.load(Relaxed));
-        let in_flight = self.in_flight.load(Relaxed);
-        let first_sent = *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
-        RequestCounts {
-            get,
-            head,
-            list,
-            listed,
-            put,
-            other,
-            bytes,
-            refused,
-            faults,
-            connections,
-            in_flight,
-            peak_in_flight,
-            first_sent,
-        }
+    pub(super) fn lock(&self) -> MutexGuard<'_, RequestCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resets everything except the requests in flight.
     pub(super) fn reset(&self) {
-        for counter in self.all() {
-            counter.store(0, Relaxed);
-        }
-        *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.peak.fetch_max(self.in_flight.load(Relaxed), Relaxed);
+        let mut counts = self.lock();
+        let in_flight = counts.in_flight;
+        *counts = RequestCounts { in_flight, peak_in_flight: in_flight, ..RequestCounts::default() };
     }
 
     /// Counts sent bytes of an object.
     pub(super) fn sent(&self, bytes: u64) {
-        if self.bytes.fetch_add(bytes, Relaxed) == 0 {
-            *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let mut counts = self.lock();
+        if counts.bytes == 0 {
+            counts.first_sent = Some(Instant::now());
         }
+        counts.bytes += bytes;
     }
 
     /// Counts a request, which ends when the result is dropped.
     pub(super) fn start(self: &Arc<Self>, kind: Kind) -> CountedRequest {
+        let mut counts = self.lock();
         let counter = match kind {
-            Kind::Get => &self.get,
-            Kind::Head => &self.head,
-            Kind::List => &self.list,
-            Kind::Put => &self.put,
-            Kind::Other => &self.other,
+            Kind::Get => &mut counts.get,
+            Kind::Head => &mut counts.head,
+            Kind::List => &mut counts.list,
+            Kind::Put => &mut counts.put,
+            Kind::Other => &mut counts.other,
         };
-        counter.fetch_add(1, Relaxed);
-        let now = self.in_flight.fetch_add(1, Relaxed) + 1;
-        self.peak.fetch_max(now, Relaxed);
+        *counter += 1;
+        counts.in_flight += 1;
+        counts.peak_in_flight = counts.peak_in_flight.max(counts.in_flight);
         CountedRequest { counters: Arc::clone(self), place: None }
     }
 }
@@ -140,6 +102,6 @@ pub(super) struct CountedRequest {
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {
-        self.counters.in_flight.fetch_sub(1, Relaxed);
+        self.counters.lock().in_flight -= 1;
     }
 }

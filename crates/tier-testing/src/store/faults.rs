@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread_types::mix;
 
@@ -135,34 +135,6 @@ impl Faults {
     }
 }
 
-/// A ceiling on requests per second with a burst of a twentieth of a second.
-#[derive(Debug)]
-pub(super) struct RequestCeiling {
-    rate: f64,
-    state: Mutex<(Instant, f64)>,
-}
-
-impl RequestCeiling {
-    pub(super) fn new(rate: f64) -> Self {
-        Self { rate, state: Mutex::new((Instant::now(), Self::burst(rate))) }
-    }
-
-    fn burst(rate: f64) -> f64 {
-        (rate / 20.0).max(1.0)
-    }
-
-    pub(super) fn admits(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let (last, tokens) = *state;
-        let tokens =
-            (tokens + now.duration_since(last).as_secs_f64() * self.rate).min(Self::burst(self.rate));
-        let admits = tokens >= 1.0;
-        *state = (now, if admits { tokens - 1.0 } else { tokens });
-        admits
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,12 +164,5 @@ mod tests {
             let drawn = (0..10).filter(|_| faults.judge(Kind::Get, object).is_some()).count();
             assert_eq!(drawn as u64, EACH);
         }
-    }
-
-    #[test]
-    fn request_ceiling_admits_one_burst() {
-        let ceiling = RequestCeiling::new(0.001);
-        assert!(ceiling.admits());
-        assert!(!ceiling.admits());
     }
 }

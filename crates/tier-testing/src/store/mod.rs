@@ -56,8 +56,10 @@ pub use order::ListingOrder;
 
 use access::Access;
 use bucket::{Bucket, BucketKeys};
-use faults::{Faults, RequestCeiling};
+use faults::Faults;
 use serve::StoreShared;
+
+use crate::ceiling::RateCeiling;
 
 /// A running store. It stops when dropped.
 pub struct HttpStore {
@@ -205,9 +207,11 @@ impl HttpStore {
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
     }
 
-    /// Answers `503 SlowDown` above a rate in requests per second. `None`: no ceiling.
+    /// Answers `503 SlowDown` above a rate in requests per second, with a burst of a twentieth of a
+    /// second. `None`: no ceiling.
     pub fn set_ceiling(&self, rate: Option<f64>) {
-        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(RequestCeiling::new);
+        let ceiling = rate.map(|rate| RateCeiling::new("", rate, (rate / 20.0).max(1.0), None));
+        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = ceiling;
     }
 
     /// Adds a rule for requests of this kind. The first matching rule applies.
@@ -222,7 +226,7 @@ impl HttpStore {
 
     /// The counts of requests.
     pub fn requests(&self) -> RequestCounts {
-        self.shared.counters.read()
+        *self.shared.counters.lock()
     }
 
     /// Resets the counts.
@@ -253,7 +257,7 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
             continue;
         };
         let shared = Arc::clone(&shared);
-        shared.counters.connections.fetch_add(1, Relaxed);
+        shared.counters.lock().connections += 1;
         tokio::spawn(async move {
             // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);

@@ -23,8 +23,9 @@ use super::body::{AnswerBody, BodyEnd, ConnectionClosed};
 use super::bucket::{Bucket, BucketKeys, ListQuery, StoredObject};
 use super::content::Content;
 use super::counters::{CountedRequest, Kind, RequestCounters};
-use super::faults::{Fault, Faults, RequestCeiling};
+use super::faults::{Fault, Faults};
 use super::xml;
+use crate::ceiling::RateCeiling;
 
 /// The state shared by all connections.
 pub(super) struct StoreShared {
@@ -32,7 +33,7 @@ pub(super) struct StoreShared {
     pub(super) counters: Arc<RequestCounters>,
     pub(super) faults: Faults,
     pub(super) access: Access,
-    pub(super) ceiling: RwLock<Option<RequestCeiling>>,
+    pub(super) ceiling: RwLock<Option<RateCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
     /// The requests that are processed at once. The others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
@@ -88,11 +89,11 @@ impl StoreShared {
         };
         let mut counted = self.counters.start(parsed.kind);
         if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
-            self.counters.refused.fetch_add(1, Relaxed);
+            self.counters.lock().refused += 1;
             return self.refuse(&S3Error::SlowDown(None), counted);
         }
         let fault = self.faults.judge(parsed.kind, &parsed.key);
-        self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
+        self.counters.lock().faults += u64::from(fault.is_some());
         let latency = Duration::from_nanos(self.latency.load(Relaxed));
         let added = match fault {
             Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
@@ -255,7 +256,7 @@ impl StoreShared {
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
         let page = buckets.get(&parsed.bucket).ok_or(S3Error::NoSuchBucket)?.list(&query);
-        self.counters.listed.fetch_add(page.lines.len() as u64, Relaxed);
+        self.counters.lock().listed += page.lines.len() as u64;
         let encoded = parsed.param("encoding-type") == "url";
         Ok(ObjectReply::text(xml::page(&parsed.bucket, &query, &page, encoded)))
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use foreread_lustre::read_layout;
 use foreread_lustre_testing::{Counts, EvictedFrom, LayoutSpec, Recall, StandInOptions};
+use foreread_tier::ObjectLayout;
 use foreread_tier_testing::until;
 use rustix::io::Errno;
 
@@ -117,7 +118,7 @@ fn released_file_is_restored_by_its_first_read() {
     let layout = || read_layout(root.as_fd(), "ost-2").unwrap().unwrap();
     let time = Duration::from_millis(200);
     mounted.stand_in.release("ost-2", Recall::After(time));
-    assert!(layout().released() && layout().is_known());
+    assert!(layout().is_released() && layout().is_known());
     let file = mounted.open("ost-2");
     assert_eq!(file.metadata().unwrap().len(), 64 << 10);
     assert_eq!(mounted.stand_in.counts().recalls, 0, "only a read restores");
@@ -128,7 +129,7 @@ fn released_file_is_restored_by_its_first_read() {
     });
     assert!(start.elapsed() >= time);
     assert_eq!(mounted.stand_in.counts().recalls, 1);
-    assert!(!layout().released());
+    assert!(!layout().is_released());
 
     mounted.stand_in.release("ost-2", Recall::Fails(Duration::from_millis(10)));
     for _ in 0..2 {

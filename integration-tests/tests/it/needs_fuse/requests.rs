@@ -6,8 +6,9 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foreread_lustre::{Layout, Target, read_layout};
+use foreread_lustre::{Layout, read_layout};
 use foreread_lustre_testing::{LayoutSpec, RequestKind, StandInOptions};
+use foreread_tier::{ObjectLayout, StorageServer};
 use foreread_tier_testing::until;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
@@ -105,19 +106,18 @@ fn layout_is_read_by_path_without_an_open() {
     let root = File::open(mounted.stand_in.root()).unwrap();
     mounted.stand_in.reset_counts();
     let layout = read_layout(root.as_fd(), "in/a").unwrap().unwrap();
-    let targets = [0, 64 << 10, 128 << 10].map(|offset| layout.target_of(offset, 1 << 20));
-    assert_eq!(targets, [Target::Mdt, Target::Ost(5), Target::Ost(2)]);
-    assert_eq!(layout.targets().pool.as_deref(), Some("flash"));
+    let targets = [0, 64 << 10, 128 << 10].map(|offset| layout.server(offset));
+    assert_eq!(targets, [StorageServer::Metadata, StorageServer::Data(5), StorageServer::Data(2)].map(Some));
     let counts = mounted.stand_in.counts();
     assert_eq!((counts.getxattrs, counts.opens, counts.mdt_requests), (1, 0, 1));
     // After a stat there is no request.
     fs::metadata(mounted.path("wide")).unwrap();
     mounted.stand_in.reset_counts();
     let wide = read_layout(root.as_fd(), "wide").unwrap().unwrap();
-    assert_eq!((wide.targets().stripe_count, wide.target_of(65_536, 1 << 30)), (200, Target::Ost(4)));
+    assert_eq!((wide.stripe_count(), wide.server(65_536)), (200, Some(StorageServer::Data(4))));
     assert_eq!(mounted.stand_in.counts().mdt_requests, 0);
     let none = read_layout(root.as_fd(), "empty").unwrap().unwrap();
-    assert!(none.is_known() && none.targets().stripe_count == 0);
+    assert!(none.is_known() && none.stripe_count() == 0);
     assert_eq!(read_layout(root.as_fd(), "in").unwrap(), Some(none.clone()));
     assert_eq!(read_layout(root.as_fd(), "").unwrap(), Some(none));
     assert_ne!(layout, Layout::default());

@@ -13,7 +13,7 @@ use crate::credential_chain::CredentialChain;
 use crate::credentials::Credentials;
 use crate::environment::Environment;
 use crate::error::{BucketContext, invalid};
-use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
+use crate::lister::BucketListing;
 use crate::pages::S3Pages;
 use crate::reader::ObjectReader;
 use crate::transport::{CredentialClient, OriginConnector, SharedClient, options};
@@ -176,20 +176,11 @@ impl PreparedBucket {
         let reader = ObjectReader {
             store: Arc::new(store),
             credentials,
-            place: place.clone(),
+            place,
             location: config.location(),
             buffers: Arc::clone(&context.buffers),
         };
-        let listing = BucketListing {
-            pages: Arc::new(pages),
-            place,
-            location: config.location(),
-            parallel_pages: config
-                .parallelism
-                .map_or(PARALLEL_PAGES, |parallelism| parallelism.min(PARALLEL_PAGES)),
-            max_held: MAX_HELD_OBJECTS,
-            seed: context.seed,
-        };
+        let listing = BucketListing::new(pages, &reader, config.parallelism, context.seed);
         let place = config.canonical_place();
         Ok(ObjectStoreOrigin::of(reader, Some(listing), config.parallelism, context.runtime.clone(), place))
     }

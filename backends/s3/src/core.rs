@@ -85,6 +85,17 @@ impl ObjectStoreOrigin {
         let places = Arc::new(Semaphore::new(parallelism.unwrap_or(OpenOptions::MAX_PARALLELISM / 4)));
         Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
+
+    /// The result of `work` about `object`, which runs in the context of the runtime.
+    fn answer<T: Send + 'static>(
+        &self,
+        object: &str,
+        work: impl Future<Output = Result<T, TierError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, TierError>> {
+        let found = on(self.runtime.clone(), stream::once(work).boxed()).into_future();
+        let gone = TierError::new(ErrorKind::Closed, self.name()).with_object(object);
+        found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
+    }
 }
 
 impl Tier for ObjectStoreOrigin {
@@ -128,7 +139,7 @@ impl OriginTier for ObjectStoreOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let (listing, reader, path_of) = (self.listing.clone(), Arc::clone(&self.reader), Arc::from(path));
-        let found = stream::once(async move {
+        self.answer(path, async move {
             let Some(listing) = listing else { return reader.stat(&path_of).await };
             match listing.stat(&path_of).await {
                 // A caller without the permission to list may be able to read. If a listing has no
@@ -142,24 +153,16 @@ impl OriginTier for ObjectStoreOrigin {
                 found => found,
             }
         })
-        .boxed();
-        let found = on(self.runtime.clone(), found).into_future();
-        let gone = TierError::new(ErrorKind::Closed, self.name()).with_object(path);
-        found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
     }
 
     fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
         let (listing, reader) = (self.listing.clone(), Arc::clone(&self.reader));
-        let found = stream::once(async move {
+        self.answer("", async move {
             match listing {
                 Some(listing) => listing.directories().await,
                 None => reader.directories().await,
             }
         })
-        .boxed();
-        let found = on(self.runtime.clone(), found).into_future();
-        let gone = TierError::new(ErrorKind::Closed, self.name());
-        found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
     }
 
     fn place(&self) -> &str {

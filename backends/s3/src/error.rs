@@ -4,13 +4,11 @@
 //! bucket, the object, if there is one, and the remedy. Messages repeat no text of an origin beyond
 //! its error code (see `transport.rs`).
 
-use std::error::Error;
-
 use foreread_tier::{ErrorKind, TierError};
 use object_store::client::HttpError;
 
 use crate::credentials::Credentials;
-use crate::transport::{ConnectError, ResponseError, root};
+use crate::transport::{ConnectError, ResponseError, chain, root};
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +53,7 @@ impl BucketContext {
         object: Option<&str>,
         error: &object_store::Error,
     ) -> TierError {
-        let mut link: Option<&(dyn Error + 'static)> = Some(error);
-        while let Some(found) = link {
+        for found in chain(error) {
             if let Some(refused) = found.downcast_ref::<ResponseError>() {
                 return self.of_refusal(action, object, refused);
             }
@@ -64,11 +61,10 @@ impl BucketContext {
                 return self.of_credentials(object, known);
             }
             if let Some(transport) = found.downcast_ref::<HttpError>()
-                && !has_refusal(transport)
+                && !chain(transport).any(|cause| cause.is::<ResponseError>())
             {
                 return self.of_transport(object, transport);
             }
-            link = found.source();
         }
         use object_store::Error::{
             InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Precondition,
@@ -307,17 +303,6 @@ pub(crate) fn is_throttling(code: &str) -> bool {
             | "LimitExceededException"
             | "ServerBusy"
     ) || code.ends_with("ThrottlingException")
-}
-
-fn has_refusal(error: &HttpError) -> bool {
-    let mut link = error.source();
-    while let Some(found) = link {
-        if found.is::<ResponseError>() {
-            return true;
-        }
-        link = found.source();
-    }
-    false
 }
 
 /// The error of an invalid setting, before the origin is known.

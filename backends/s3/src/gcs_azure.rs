@@ -15,7 +15,7 @@ use object_store::{ObjectStore, RetryConfig};
 use crate::config::BucketPrefix;
 use crate::core::ObjectStoreOrigin;
 use crate::error::{BucketContext, OriginOperation, invalid};
-use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
+use crate::lister::BucketListing;
 use crate::pages::{ListPage, ListedKey, PageRequest, PageSource};
 use crate::reader::ObjectReader;
 use crate::transport::{OriginConnector, root};
@@ -128,21 +128,9 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     let canonical = format!("{at} {}/{}", location.bucket, location.prefix);
     let store = Arc::new(store);
     let pages = ClientPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
-    let reader = ObjectReader {
-        store,
-        credentials: None,
-        place: place.clone(),
-        location: location.clone(),
-        buffers: Arc::clone(&context.buffers),
-    };
-    let listing = BucketListing {
-        pages: Arc::new(pages),
-        place,
-        location,
-        parallel_pages: PARALLEL_PAGES,
-        max_held: MAX_HELD_OBJECTS,
-        seed: context.seed,
-    };
+    let buffers = Arc::clone(&context.buffers);
+    let reader = ObjectReader { store, credentials: None, place, location, buffers };
+    let listing = BucketListing::new(pages, &reader, None, context.seed);
     Arc::new(ObjectStoreOrigin::of(
         reader,
         Some(listing),

@@ -37,14 +37,15 @@ use crate::config::{BucketPrefix, check_path};
 use crate::error::{BucketContext, invalid};
 use crate::ordered::OrderedListing;
 use crate::pages::{ListPage, PageRequest, PageSource, version};
+use crate::reader::ObjectReader;
 use crate::retry::retry;
 
 /// The number of parallel page requests.
-pub(crate) const PARALLEL_PAGES: usize = 16;
+const PARALLEL_PAGES: usize = 16;
 
 /// The number of objects that may wait for earlier ranges before later ranges are requested no
 /// further. They take some 80 MB.
-pub(crate) const MAX_HELD_OBJECTS: usize = 400_000;
+const MAX_HELD_OBJECTS: usize = 400_000;
 
 /// The timeout of a page, and of every other response that the layers do not see.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,6 +69,23 @@ pub(crate) struct BucketListing {
 }
 
 impl BucketListing {
+    /// The listing of what the reader reads.
+    pub(crate) fn new(
+        pages: impl PageSource,
+        reader: &ObjectReader,
+        parallelism: Option<usize>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            pages: Arc::new(pages),
+            place: reader.place.clone(),
+            location: reader.location.clone(),
+            parallel_pages: parallelism.map_or(PARALLEL_PAGES, |most| most.min(PARALLEL_PAGES)),
+            max_held: MAX_HELD_OBJECTS,
+            seed,
+        }
+    }
+
     /// Lists the objects below `prefix` (a directory below the location) whose paths are greater
     /// than `after`.
     pub(crate) fn list(

@@ -332,13 +332,16 @@ impl ConnectError {
     }
 }
 
+/// An error and its sources.
+pub(crate) fn chain<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
 /// The message of the innermost error of a chain, which is the cause.
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
+    chain(error).last().map_or_else(String::new, ToString::to_string)
 }
 
 #[cfg(test)]

@@ -65,6 +65,19 @@ struct FileState {
     is_refused: bool,
 }
 
+impl FileState {
+    fn may_copy(&self) -> bool {
+        !(self.is_cached || self.is_copying || self.is_refused)
+    }
+
+    /// Begins a copy, if one may be made.
+    fn begin(&mut self) -> bool {
+        let begins = self.may_copy();
+        self.is_copying |= begins;
+        begins
+    }
+}
+
 /// The rule, with its facts of the files.
 ///
 /// ```
@@ -211,8 +224,7 @@ impl FileChoice {
         }
         let state = self.file(file);
         let is_first = !std::mem::replace(&mut state.is_used, true);
-        let (is_cached, is_copying, is_refused) = (state.is_cached, state.is_copying, state.is_refused);
-        let place = state.place;
+        let (is_cached, may_copy, place) = (state.is_cached, state.may_copy(), state.place);
         if is_first {
             self.compare(place);
             self.used.push(file);
@@ -220,7 +232,7 @@ impl FileChoice {
                 self.spent.push_back(file);
             }
         }
-        if !is_cached && !is_copying && !is_refused && !is_again {
+        if may_copy && !is_again {
             self.just_opened.push_front(file);
         }
     }
@@ -253,8 +265,7 @@ impl FileChoice {
     pub fn next_copy(&mut self) -> Option<FileCopy> {
         while let Some(file) = self.just_opened.pop_front() {
             let state = self.file(file);
-            if !state.is_cached && !state.is_copying && !state.is_refused {
-                state.is_copying = true;
+            if state.begin() {
                 return Some(FileCopy { file, is_ahead: false });
             }
         }
@@ -264,8 +275,7 @@ impl FileChoice {
         {
             self.next += 1;
             let state = self.file(file);
-            if !state.is_used && !state.is_cached && !state.is_copying && !state.is_refused {
-                state.is_copying = true;
+            if !state.is_used && state.begin() {
                 return Some(FileCopy { file, is_ahead: true });
             }
         }
@@ -275,10 +285,7 @@ impl FileChoice {
     /// Begins to copy a file that a program waits for, out of turn. `false` if it is copied,
     /// refused, or being copied.
     pub fn begin(&mut self, file: u32) -> bool {
-        let state = self.file(file);
-        let may_begin = !(state.is_cached || state.is_copying || state.is_refused);
-        state.is_copying |= may_begin;
-        may_begin
+        self.file(file).begin()
     }
 
     /// A file is copied, or has found no room. Then it is tried again at its next open. A file that

@@ -7,7 +7,6 @@
 //! [`min_each`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a
 //! virtual-storage computer", 1966, and Mattson et al., 1970). Of the resident samples and the one
 //! just used, it evicts the one with the farthest next use. No policy hits more often.
-//! [`threshold`] is the rule of [`Retention::Threshold`](crate::Retention).
 
 use std::collections::BinaryHeap;
 use std::num::NonZeroUsize;
@@ -94,27 +93,6 @@ pub fn min_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, 
         }
         each(at, CacheUse { hit, kept: next != u64::MAX && kept[next as usize] });
     }
-}
-
-/// Keeps a sample after its use if its next use is at most `horizon` positions away and space is
-/// left.
-pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> CacheOutcome {
-    let next = next_uses(stream);
-    let mut kept = vec![false; samples(stream)];
-    let mut resident = 0;
-    let mut outcome = CacheOutcome::default();
-    for (at, (&id, &next)) in stream.iter().zip(&next).enumerate() {
-        let kept = &mut kept[id.0 as usize];
-        let hit = *kept;
-        if hit {
-            outcome.hits += 1;
-            resident -= 1;
-        }
-        *kept = next != u64::MAX && next - at as u64 <= horizon && resident < capacity;
-        resident += u64::from(*kept);
-        outcome.writes += u64::from(*kept && !hit);
-    }
-    outcome
 }
 
 /// The number of entries of a table over the ids of a stream.

@@ -46,8 +46,7 @@ impl PyCatalog {
 impl PyCatalog {
     fn selected(&self, py: Python<'_>, ids: Vec<u64>) -> PyResult<Self> {
         let catalog = self.catalog().clone();
-        let selected = interrupt::run_interruptible(py, Duration::ZERO, move |_| catalog.select(&ids))?;
-        selected.map(Self::from).map_err(|error| errors::raised(&error.into()))
+        interrupt::run_fallible(py, move |_| catalog.select(&ids)).map(Self::from)
     }
 
     /// The catalog's entry of a sample.
@@ -82,21 +81,18 @@ impl PyCatalog {
     /// Opens a catalog file written by save() or `foreread index`.
     #[classmethod]
     fn open(_: &Bound<'_, PyType>, py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened =
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| foreread::Catalog::open(path))?;
-        opened.map(Self::from).map_err(|error| errors::raised(&error.into()))
+        interrupt::run_fallible(py, move |_| foreread::Catalog::open(path)).map(Self::from)
     }
 
     /// Writes the catalog to a file atomically. An existing catalog is replaced.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let catalog = self.catalog().clone();
-        let saved = interrupt::run_interruptible(py, Duration::ZERO, move |_| catalog.save(path))?;
-        saved.map_err(|error| errors::raised(&error.into()))
+        interrupt::run_fallible(py, move |_| catalog.save(path))
     }
 
     /// A copy of the file that save() would write.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = self.catalog().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        let bytes = self.catalog().to_bytes().map_err(errors::raised)?;
         Ok(PyBytes::new(py, &bytes))
     }
 
@@ -104,8 +100,7 @@ impl PyCatalog {
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let arrow = values::needed(py, "pyarrow", "to_arrow")?;
-        let whole =
-            slf.get().catalog().with_gone().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        let whole = slf.get().catalog().with_gone().to_bytes().map_err(errors::raised)?;
         let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
         let table =
             py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
@@ -199,7 +194,7 @@ impl PyCatalog {
     /// if there is none.
     fn first_without(&self, endings: Vec<String>) -> PyResult<Option<String>> {
         for id in 0..self.catalog().len() {
-            let path = self.catalog().path(SampleId(id)).map_err(|error| errors::raised(&error.into()))?;
+            let path = self.catalog().path(SampleId(id)).map_err(errors::raised)?;
             if !files::ends(path.as_bytes(), &endings) {
                 return Ok(Some(path.into_owned()));
             }
@@ -271,10 +266,7 @@ impl PyCatalog {
         let mut options = SplitOptions::default();
         (options.seed, options.stratify, options.group) = (seed, stratify, group);
         let catalog = self.catalog().clone();
-        let parts = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
-            catalog.random_split(&shares, &options)
-        })?;
-        let parts = parts.map_err(|error| errors::raised(&error.into()))?;
+        let parts = interrupt::run_fallible(py, move |_| catalog.random_split(&shares, &options))?;
         parts.into_iter().map(|ids| self.selected(py, ids)).collect()
     }
 
@@ -291,7 +283,7 @@ impl PyCatalog {
     ) -> PyResult<Self> {
         logs::set_up(py)?;
         let catalog = self.catalog().clone();
-        let columns = requested_table(&catalog).map_err(|error| errors::raised(&error))?.unwrap_or_default();
+        let columns = requested_table(&catalog).map_err(errors::raised)?.unwrap_or_default();
         let table = table.map(|table| tables::source(table, &columns)).transpose()?;
         let updated = indexed(py, progress, move |tell| {
             let builder = Loader::builder(catalog.base_url());
@@ -376,7 +368,7 @@ impl PyCatalog {
     #[classmethod]
     fn from_bytes(_: &Bound<'_, PyType>, data: Vec<u8>) -> PyResult<Self> {
         let catalog = foreread::Catalog::from_bytes(data, "the catalog in memory");
-        catalog.map(Self::from).map_err(|error| errors::raised(&error.into()))
+        catalog.map(Self::from).map_err(errors::raised)
     }
 }
 
@@ -563,5 +555,5 @@ fn indexed(
         index(Box::new(move |update| *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update)))
     })?;
     report(py)?;
-    indexed.map(PyCatalog::from).map_err(|error| errors::raised(&error))
+    indexed.map(PyCatalog::from).map_err(errors::raised)
 }

@@ -102,8 +102,9 @@ impl ExceptionClass {
 }
 
 /// Converts an error of the library.
-pub(crate) fn raised(error: &Error) -> PyErr {
-    ExceptionClass::of(error).with(error.to_string())
+pub(crate) fn raised(error: impl Into<Error>) -> PyErr {
+    let error = error.into();
+    ExceptionClass::of(&error).with(error.to_string())
 }
 
 /// Converts the error that ended a run early. The exception's `sample_id` is set if a sample caused

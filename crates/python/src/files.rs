@@ -23,7 +23,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::catalog::PyCatalog;
-use crate::errors;
 use crate::values::integers;
 use crate::{interrupt, logs, process_local, settings};
 
@@ -55,8 +54,8 @@ pub(crate) fn catalog_of<'py>(
     process_local::count_forks();
     logs::set_up(py)?;
     let base = settings::path("root", base)?;
-    let found = interrupt::run_interruptible(py, Duration::ZERO, move |_| look_up(&root, &base, &paths))?;
-    let FoundFiles { catalog, numbers, times } = found.map_err(|error| errors::raised(&error))?;
+    let found = interrupt::run_fallible(py, move |_| look_up(&root, &base, &paths))?;
+    let FoundFiles { catalog, numbers, times } = found;
     Ok((catalog.map(PyCatalog::from), integers(py, &numbers), integers(py, &times)))
 }
 

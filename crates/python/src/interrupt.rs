@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::errors::ExceptionClass;
+use crate::errors::{self, ExceptionClass};
 use crate::logs;
 
 /// The interval between two checks for signals.
@@ -38,7 +38,15 @@ pub(crate) fn run_interruptible<T: Send + 'static>(
     run_polling(py, timeout, &mut |_| Ok(()), work)
 }
 
-/// The same, calling `poll` at each interval. Its error ends the wait too.
+/// The same for work that may fail. An interrupted caller does not wait for its end.
+pub(crate) fn run_fallible<T: Send + 'static, E: Into<foreread::Error> + Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(Interrupted) -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    run_interruptible(py, Duration::ZERO, work)?.map_err(errors::raised)
+}
+
+/// The same as [`run_interruptible`], calling `poll` at each interval. Its error ends the wait too.
 pub(crate) fn run_polling<T: Send + 'static>(
     py: Python<'_>,
     timeout: Duration,

@@ -1,6 +1,6 @@
 //! Batches of a loader for worker processes, in Python.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread::share::BatchLender;
@@ -10,46 +10,27 @@ use crate::batch::PyBatch;
 use crate::errors::ExceptionClass;
 use crate::interrupt::Interrupted;
 use crate::process_local::ProcessLocal;
-use crate::run::{self, Closable};
-
-/// A lender, empty after closing.
-#[derive(Debug)]
-struct LenderSlot(Mutex<Option<BatchLender>>);
-
-impl LenderSlot {
-    fn lock(&self) -> MutexGuard<'_, Option<BatchLender>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Closable for LenderSlot {
-    fn close(&self, _: Duration, _: Interrupted) {
-        let taken = self.lock().take();
-        drop(taken);
-    }
-}
+use crate::run::{Closable, ClosableSlot};
 
 /// Lends batches of a loader to worker processes, which get them by ShareClient.batch(). Made by
 /// Loader.lender().
 #[pyclass(name = "BatchLender", frozen, module = "foreread")]
 #[derive(Debug)]
 pub struct PyBatchLender {
-    slot: ProcessLocal<Arc<LenderSlot>>,
+    slot: ProcessLocal<Arc<ClosableSlot<BatchLender>>>,
     address: String,
 }
 
 impl PyBatchLender {
     pub(crate) fn new(lender: BatchLender) -> Self {
         let address = lender.address();
-        let slot = Arc::new(LenderSlot(Mutex::new(Some(lender))));
-        run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
-        Self { slot: ProcessLocal::new(slot), address }
+        Self { slot: ClosableSlot::new(lender), address }
     }
 
     /// Applies `work` to the lender without the GIL.
     fn with(&self, py: Python<'_>, work: impl FnOnce(&BatchLender) + Send) -> PyResult<()> {
         let slot = self.slot.get("BatchLender")?;
-        py.detach(|| slot.lock().as_ref().map(work))
+        slot.with(py, work)
             .ok_or_else(|| ExceptionClass::Closed.with("the loader is closed; create a new one"))
     }
 }

@@ -192,7 +192,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
     if settings.peers {
         let environment = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::of(&settings.config, &environment);
-        match meeting.map_err(|error| errors::raised(&error))? {
+        match meeting.map_err(errors::raised)? {
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
                 let meeting = MEETINGS.numbered(meeting).progress(log_waiting);
@@ -237,13 +237,12 @@ impl PyLoader {
         let progress = settings.progress;
         let RankOf { rank, ranks: world_size } = settings.config.rank;
         let builder = builder(target, settings)?;
-        let started = interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
+        let started = interrupt::run_fallible(py, move |interrupted| {
             let ready = builder.prepare()?;
             // An interrupted caller would never read from the run.
             Ok::<_, Error>((!interrupted.is_set()).then(|| ready.start()))
-        })?;
-        logs::drain(py)?;
-        let Some(run) = started.map_err(|error| errors::raised(&error))? else {
+        });
+        let Some(run) = started? else {
             return Err(ExceptionClass::Error.with("interrupted"));
         };
         let catalog = &run.catalogs()[0];
@@ -308,16 +307,16 @@ impl PyLoader {
     /// A lender of batches to worker processes.
     fn lender(&self, py: Python<'_>) -> PyResult<PyBatchLender> {
         let lender = self.with(py, |run| run.lend_batches(ServerSettings::default()))?;
-        lender.map(PyBatchLender::new).map_err(|error| errors::raised(&error))
+        lender.map(PyBatchLender::new).map_err(errors::raised)
     }
 
     /// Continues at a state from state() of this or a similar run. Batches read ahead are dropped,
     /// caches stay. Cooperating ranks must all jump at the same step.
     fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {
-        let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
+        let to = State::from_json(state).map_err(errors::raised)?;
         let jumped = self.run()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
         logs::drain(py)?;
-        jumped.map_err(|error| errors::raised(&error))?;
+        jumped.map_err(errors::raised)?;
         *self.failed() = None;
         Ok(())
     }
@@ -374,7 +373,7 @@ impl PyLoader {
         let all = interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
             run.share(|run| run.leave_unless(timeout, move || interrupted.is_set()))
         })?;
-        let all = all.ok_or_else(closed)?.map_err(|error| errors::raised(&error))?;
+        let all = all.ok_or_else(closed)?.map_err(errors::raised)?;
         all.map(|all| json::python(py, &all)).transpose()
     }
 
@@ -387,7 +386,6 @@ impl PyLoader {
         interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
             run.close(timeout, interrupted)
         })?;
-        logs::drain(py)?;
         self.watch.end(py)
     }
 

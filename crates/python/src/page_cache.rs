@@ -1,7 +1,7 @@
 //! `PageCacheReader` in Python: read-ahead for programs that open files themselves.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread::SampleId;
@@ -11,35 +11,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::ExceptionClass;
-use crate::interrupt::{self, Interrupted};
+use crate::interrupt;
 use crate::process_local::ProcessLocal;
-use crate::run::{self, Closable};
+use crate::run::{Closable, ClosableSlot};
 use crate::source::PySource;
-
-/// A reader, empty after closing.
-#[derive(Debug)]
-struct ReaderSlot(Mutex<Option<PageCacheReader>>);
-
-impl ReaderSlot {
-    /// Applies `work` to the reader. `None` if it is closed.
-    fn with<T>(&self, work: impl FnOnce(&PageCacheReader) -> T) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
-    }
-}
-
-impl Closable for ReaderSlot {
-    fn close(&self, _: Duration, _: Interrupted) {
-        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(taken);
-    }
-}
 
 /// Reads files of an announced order into the kernel's page cache, for a program that opens them
 /// itself.
 #[pyclass(name = "PageCacheReader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
 pub struct PyPageCacheReader {
-    slot: ProcessLocal<Arc<ReaderSlot>>,
+    slot: ProcessLocal<Arc<ClosableSlot<PageCacheReader>>>,
 }
 
 impl PyPageCacheReader {
@@ -48,8 +30,7 @@ impl PyPageCacheReader {
         py: Python<'_>,
         work: impl FnOnce(&PageCacheReader) -> T + Send,
     ) -> PyResult<Option<T>> {
-        let slot = self.slot.get("PageCacheReader")?;
-        Ok(py.detach(|| slot.with(work)))
+        Ok(self.slot.get("PageCacheReader")?.with(py, work))
     }
 }
 
@@ -67,9 +48,7 @@ impl PyPageCacheReader {
         let path = move |id| catalog.path(SampleId(id)).ok().map(|path| path.into_owned());
         let reader = PageCacheReader::new(&root, source.look_ahead(), path)
             .map_err(|error| ExceptionClass::Error.with(format!("{}: {error}", root.display())))?;
-        let slot = Arc::new(ReaderSlot(Mutex::new(Some(reader))));
-        run::register(Arc::downgrade(&slot) as Weak<dyn Closable>);
-        Ok(Some(Self { slot: ProcessLocal::new(slot) }))
+        Ok(Some(Self { slot: ClosableSlot::new(reader) }))
     }
 
     /// Replaces the order of future uses: a buffer of 64-bit integers. Negative ones are other

@@ -12,7 +12,7 @@ use foreread_simulator::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{self, ExceptionClass};
+use crate::errors::ExceptionClass;
 use crate::settings::{self, PythonSettings};
 use crate::{interrupt, json, loader, logs, process_local};
 
@@ -29,14 +29,13 @@ pub(crate) fn plan_of(
     let mut settings = PythonSettings::of("plan", settings)?;
     settings.peers = false;
     let builder = loader::builder(target, settings)?.plan_only(true);
-    let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+    let outlook = interrupt::run_fallible(py, move |_| {
         let ready = builder.prepare()?;
         let prepared = ready.prepared();
         let train = prepared.catalogs().next();
-        Ok(PlanReport::of(prepared, train)?.with_servers(train))
+        Ok::<_, foreread::Error>(PlanReport::of(prepared, train)?.with_servers(train))
     })?;
-    let outlook = planned.map_err(|error| errors::raised(&error))?;
-    Ok((text(&outlook)?, outlook.to_string()))
+    Ok((json::text(&outlook)?, outlook.to_string()))
 }
 
 /// Measures a dataset's storage and directories for a disk tier, and returns the results.
@@ -61,64 +60,41 @@ pub(crate) fn calibrate<'py>(
     if wanted.target.is_none() && wanted.disks.is_empty() {
         return Err(ExceptionClass::Config.with("nothing to measure: expected a target, disks, or both"));
     }
-    let measured = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+    let measured = interrupt::run_fallible(py, move |_| {
         let measured = foreread_estimate::calibrate(wanted, Registry::with_defaults(), |_| ())?;
         output.map_or(Ok(()), |path| foreread_settings::calibration::write(&measured, &path))?;
-        Ok(measured)
+        Ok::<_, foreread::Error>(measured)
     })?;
-    json::python(py, &measured.map_err(|error: foreread::Error| errors::raised(&error))?)
-}
-
-fn text(value: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(value)
-        .map_err(|error| ExceptionClass::Error.with(format!("cannot serialize the result: {error}")))
+    json::python(py, &measured)
 }
 
 /// A comparison of policies, held by Python's Simulation.
 #[pyclass(frozen, module = "foreread")]
 #[derive(Debug)]
-pub struct Compared(ComparedPolicies);
-
-/// Policies on machines, for several jobs, or for whole files.
-#[derive(Debug)]
-enum ComparedPolicies {
-    Machines(Comparison),
-    SeveralJobs(JobsComparison),
-    WholeFiles(FilesComparison),
+pub struct Compared {
+    json: String,
+    text: String,
+    /// The comparison on machines, or what another one is of.
+    machines: Result<Comparison, &'static str>,
 }
 
 impl Compared {
     /// The comparison on machines. Others have no plots.
     fn machines(&self) -> PyResult<&Comparison> {
-        match &self.0 {
-            ComparedPolicies::Machines(compared) => Ok(compared),
-            ComparedPolicies::SeveralJobs(_) => {
-                Err(ExceptionClass::Config.with("plot: a scenario of several jobs has no plot"))
-            }
-            ComparedPolicies::WholeFiles(_) => {
-                Err(ExceptionClass::Config.with("plot: a scenario of whole files has no plot"))
-            }
-        }
+        let no_plot = |of| ExceptionClass::Config.with(format!("plot: a scenario of {of} has no plot"));
+        self.machines.as_ref().map_err(no_plot)
     }
 }
 
 #[pymethods]
 impl Compared {
     /// The results as JSON.
-    fn json(&self) -> PyResult<String> {
-        match &self.0 {
-            ComparedPolicies::Machines(compared) => text(&compared.report()),
-            ComparedPolicies::SeveralJobs(compared) => text(&compared.report()),
-            ComparedPolicies::WholeFiles(compared) => text(&compared.report()),
-        }
+    fn json(&self) -> &str {
+        &self.json
     }
 
-    fn __str__(&self) -> String {
-        match &self.0 {
-            ComparedPolicies::Machines(compared) => compared.to_string(),
-            ComparedPolicies::SeveralJobs(compared) => compared.to_string(),
-            ComparedPolicies::WholeFiles(compared) => compared.to_string(),
-        }
+    fn __str__(&self) -> &str {
+        &self.text
     }
 
     /// A bar chart with one bar per policy, as SVG.
@@ -130,9 +106,7 @@ impl Compared {
     /// policy ten more times.
     fn against_cache(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let compared = self.machines()?.clone();
-        let swept =
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| compared.sweep(&mut |_, _| ()))?;
-        let swept = swept.map_err(|error| ExceptionClass::Config.with(error.to_string()))?;
+        let swept = simulated(py, move || compared.sweep(&mut |_, _| ()))?;
         let Some((bound, sweeps)) = swept else { return Ok(None) };
         self.machines()?
             .against_cache(bound, &sweeps)
@@ -158,29 +132,37 @@ pub(crate) fn compare(
             ExceptionClass::Config.with(format!("expected at least one policy, and from 1 to {most} seeds"))
         );
     }
-    let compared = match scenario {
+    match scenario {
         AnyScenario::Machines(scenario) => {
             let policies = parsed(policies, &Policy::ALL)?;
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
-                Comparison::run(*scenario, &policies, seeds, &mut |_, _| ()).map(ComparedPolicies::Machines)
-            })?
+            let work = move || Comparison::run(*scenario, &policies, seeds, &mut |_, _| ());
+            let compared = simulated(py, work)?;
+            let (json, text) = (json::text(&compared.report())?, compared.to_string());
+            Ok(Compared { json, text, machines: Ok(compared) })
         }
         AnyScenario::SeveralJobs(scenario) => {
             let policies = parsed(policies, &JobsPolicy::ALL)?;
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
-                let compared = JobsComparison::run(scenario, &policies, seeds, &mut |_, _| ());
-                compared.map(ComparedPolicies::SeveralJobs)
-            })?
+            let work = move || JobsComparison::run(scenario, &policies, seeds, &mut |_, _| ());
+            let compared = simulated(py, work)?;
+            let (json, text) = (json::text(&compared.report())?, compared.to_string());
+            Ok(Compared { json, text, machines: Err("several jobs") })
         }
         AnyScenario::WholeFiles(scenario) => {
             let policies = parsed(policies, &FilesPolicy::ALL)?;
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
-                let compared = FilesComparison::run(scenario, &policies, seeds, &mut |_, _| ());
-                compared.map(ComparedPolicies::WholeFiles)
-            })?
+            let work = move || FilesComparison::run(scenario, &policies, seeds, &mut |_, _| ());
+            let compared = simulated(py, work)?;
+            let (json, text) = (json::text(&compared.report())?, compared.to_string());
+            Ok(Compared { json, text, machines: Err("whole files") })
         }
-    };
-    compared.map(Compared).map_err(|error| ExceptionClass::Config.with(error.to_string()))
+    }
+}
+
+fn simulated<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, SimulateError> + Send + 'static,
+) -> PyResult<T> {
+    interrupt::run_interruptible(py, Duration::ZERO, |_| work())?
+        .map_err(|error| ExceptionClass::Config.with(error.to_string()))
 }
 
 /// The policies with these names, or all.

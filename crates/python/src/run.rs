@@ -39,6 +39,30 @@ pub(crate) fn register(one: Weak<dyn Closable>) {
     live.push((generation(), one));
 }
 
+/// One object that is dropped when it is closed.
+#[derive(Debug)]
+pub(crate) struct ClosableSlot<T>(Mutex<Option<T>>);
+
+impl<T: Send + 'static> ClosableSlot<T> {
+    pub(crate) fn new(one: T) -> ProcessLocal<Arc<Self>> {
+        let slot = Arc::new(Self(Mutex::new(Some(one))));
+        register(Arc::downgrade(&slot) as Weak<dyn Closable>);
+        ProcessLocal::new(slot)
+    }
+
+    /// Applies `work` to it without the GIL. `None` if it is closed.
+    pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&T) -> R + Send) -> Option<R> {
+        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(work))
+    }
+}
+
+impl<T: Send> Closable for ClosableSlot<T> {
+    fn close(&self, _: Duration, _: Interrupted) {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(taken);
+    }
+}
+
 /// A run, shared by the threads of Python that use it.
 #[derive(Debug)]
 pub(crate) struct RunHandle {

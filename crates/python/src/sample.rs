@@ -179,7 +179,7 @@ impl PySample {
     /// records.
     #[getter]
     fn key(&self) -> PyResult<Option<String>> {
-        let key = self.catalog().key(self.id).map_err(|error| errors::raised(&error.into()))?;
+        let key = self.catalog().key(self.id).map_err(errors::raised)?;
         Ok(key.map(Cow::into_owned))
     }
 
@@ -194,7 +194,7 @@ impl PySample {
     /// of HDF5. Empty for samples without any.
     #[getter]
     fn field_names(&self) -> PyResult<Vec<String>> {
-        let fields = self.catalog().fields(self.id).map_err(|error| errors::raised(&error.into()))?;
+        let fields = self.catalog().fields(self.id).map_err(errors::raised)?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())
     }
 

@@ -99,12 +99,12 @@ impl PythonSettings {
         let environment = |name: &str| std::env::var(name).ok();
         let argument = |name: &str| name.replace('-', "_");
         let gathered = Knobs::gather_named(argument, knobs, environment, Path::new("foreread.toml"));
-        let mut knobs = gathered.map_err(|error| errors::raised(&error))?;
+        let mut knobs = gathered.map_err(errors::raised)?;
         if let Some((_, Provenance::Default)) = knobs.get("epochs") {
             // In Python the caller's loop decides when to stop.
-            knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
+            knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(errors::raised)?;
         }
-        let config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
+        let config = foreread_settings::config(&knobs).map_err(errors::raised)?;
         let peers = knobs.get("peers").is_none_or(|(value, _)| value != "off");
         Ok(Self { config, resume, peers, progress, lends })
     }
@@ -213,7 +213,7 @@ pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
 
 /// A state from `Loader.state()`.
 fn state(value: &Bound<'_, PyAny>) -> PyResult<State> {
-    State::from_json(&word("resume", value)?).map_err(|error| errors::raised(&error))
+    State::from_json(&word("resume", value)?).map_err(errors::raised)
 }
 
 /// A URL or a path as text.

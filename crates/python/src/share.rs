@@ -40,7 +40,7 @@ pub(crate) fn start(
     if let Some(server) = &*slot.server() {
         return Ok(server.address());
     }
-    let server = py.detach(|| samples.share(settings)).map_err(|error| errors::raised(&error))?;
+    let server = py.detach(|| samples.share(settings)).map_err(errors::raised)?;
     // Another thread may have started a server in the meantime.
     let unused;
     let address = {

@@ -78,9 +78,7 @@ impl PySource {
         process_local::count_forks();
         logs::set_up(py)?;
         let builder = builder(target, settings)?;
-        let made = interrupt::run_interruptible(py, Duration::ZERO, move |_| builder.source())?;
-        logs::drain(py)?;
-        let samples = made.map_err(|error| errors::raised(&error))?;
+        let samples = interrupt::run_fallible(py, move |_| builder.source())?;
         let catalog = samples.catalog().clone();
         let classes = catalog.labels().iter().map(|label| label.to_string()).collect();
         let slot = Arc::new(SourceSlot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
@@ -150,10 +148,7 @@ impl PySource {
     fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, continues: bool) -> PyResult<()> {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
         let samples = self.open_samples()?;
-        let done =
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, continues))?;
-        logs::drain(py)?;
-        done.map_err(|error| errors::raised(&error))
+        interrupt::run_fallible(py, move |_| samples.announce(orders, continues))
     }
 
     /// One sample, read now unless it was read ahead.
@@ -241,9 +236,7 @@ impl PySource {
         let slot = Arc::clone(self.slot.get("Source")?);
         interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
             slot.close(Duration::ZERO, interrupted)
-        })?;
-        logs::drain(py)?;
-        Ok(())
+        })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

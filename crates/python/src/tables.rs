@@ -20,7 +20,7 @@ pub(crate) fn source(table: &Bound<'_, PyAny>, options: &TableOptions) -> PyResu
         .ok_or_else(|| ExceptionClass::Error.with(format!("{ending} is the ending of no table")))?;
     let bytes = bytes.as_bytes().to_vec().into();
     let read = py.detach(|| SampleTable::read(&name, kind, bytes, options));
-    read.map(TableSource::Read).map_err(|error| errors::raised(&error.into()))
+    read.map(TableSource::Read).map_err(errors::raised)
 }
 
 /// A column of paths, or the names of fields with their columns or directories.

@@ -26,7 +26,7 @@ pub(crate) fn label<'py>(
 /// A sample's path for Python.
 pub(crate) fn path_of(catalog: &Catalog, id: SampleId) -> PyResult<String> {
     let path = catalog.path(id);
-    path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+    path.map(|path| path.into_owned()).map_err(errors::raised)
 }
 
 /// The names and paths of a sample's files, if it has several.
@@ -35,7 +35,7 @@ pub(crate) fn field_paths<'py>(
     catalog: &Catalog,
     id: SampleId,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let files = catalog.files(id).map_err(|error| errors::raised(&error.into()))?;
+    let files = catalog.files(id).map_err(errors::raised)?;
     let paths = PyDict::new(py);
     files.into_iter().try_for_each(|(name, object)| paths.set_item(name, &*object.path))?;
     Ok(paths)
@@ -55,7 +55,7 @@ pub(crate) fn has_labels(catalog: &Catalog) -> bool {
 pub(crate) fn integer_label(catalog: &Catalog, id: SampleId) -> PyResult<Option<i64>> {
     Ok(match catalog.label_index(id) {
         Some(class) => Some(class.into()),
-        None => match catalog.value(id, LABEL).map_err(|error| errors::raised(&error.into()))? {
+        None => match catalog.value(id, LABEL).map_err(errors::raised)? {
             Some(SampleValue::Integer(value)) => Some(value),
             _ => None,
         },
@@ -69,7 +69,7 @@ pub(crate) fn value<'py>(
     id: SampleId,
     name: &str,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    Ok(match catalog.value(id, name).map_err(|error| errors::raised(&error.into()))? {
+    Ok(match catalog.value(id, name).map_err(errors::raised)? {
         None => None,
         Some(SampleValue::Integer(value)) => Some(value.into_pyobject(py)?.into_any()),
         Some(SampleValue::Float(value)) => Some(value.into_pyobject(py)?.into_any()),

@@ -50,7 +50,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
 pub use self::announced_uses::AnnouncedUses;
 pub use self::cache_use::CacheUse;
-use self::calendar::NextUseTime;
+use self::calendar::{Calendar, NextUseTime};
 use self::dataset_residents::DatasetResidents;
 pub use self::dataset_residents::{CacheBounds, DatasetCosts};
 pub use self::epoch_uses::EpochUses;
@@ -452,30 +452,20 @@ impl NextUseCache {
 
     /// Moves the present. Residents whose predicted use did not come get new predictions.
     fn advance(&mut self, now: u64) {
-        self.now = self.now.max(now);
-        let mut moved = std::mem::take(&mut self.moved);
+        let now = self.now.max(now);
+        self.now = now;
         for dataset in 0..self.datasets.len() {
-            for class in 0..self.datasets[dataset].classes.len() {
-                self.datasets[dataset].classes[class].calendar.advance(self.now, &mut moved);
-                self.reinsert(dataset, class as u16, &moved);
-                moved.clear();
-            }
+            self.predict_those(dataset, |calendar, moved| calendar.advance(now, moved));
         }
-        self.moved = moved;
     }
 
     /// Narrows the calendars of datasets whose jobs are much faster than they seemed at first.
     fn narrow_calendars(&mut self) {
-        let mut moved = std::mem::take(&mut self.moved);
+        let now = self.now;
         for dataset in 0..self.datasets.len() {
             let span = self.span(dataset);
-            for class in 0..self.datasets[dataset].classes.len() {
-                self.datasets[dataset].classes[class].calendar.narrow(span, self.now, &mut moved);
-                self.reinsert(dataset, class as u16, &moved);
-                moved.clear();
-            }
+            self.predict_those(dataset, |calendar, moved| calendar.narrow(span, now, moved));
         }
-        self.moved = moved;
     }
 
     /// Predicts the next uses again after the jobs of a dataset have changed: of its residents, and
@@ -496,9 +486,14 @@ impl NextUseCache {
 
     /// Predicts the next uses of all residents of a dataset, whose jobs have changed.
     fn predict_again(&mut self, dataset: usize) {
+        self.predict_those(dataset, Calendar::drain);
+    }
+
+    /// Predicts the next uses of the residents that `take` takes out of a dataset's calendars.
+    fn predict_those(&mut self, dataset: usize, take: impl Fn(&mut Calendar, &mut Vec<u32>)) {
         let mut moved = std::mem::take(&mut self.moved);
         for class in 0..self.datasets[dataset].classes.len() {
-            self.datasets[dataset].classes[class].calendar.drain(&mut moved);
+            take(&mut self.datasets[dataset].classes[class].calendar, &mut moved);
             self.reinsert(dataset, class as u16, &moved);
             moved.clear();
         }

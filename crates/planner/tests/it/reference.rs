@@ -1,8 +1,8 @@
 //! The outcomes of the reference policies on whole streams, and first-in, first-out.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-pub use foreread_planner::policies::threshold;
+use foreread_planner::CacheUse;
 use foreread_planner::policies::{self, CacheOutcome};
 use foreread_types::SampleId;
 
@@ -46,5 +46,25 @@ pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
 pub fn min(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut outcome = CacheOutcome::default();
     policies::min_each(stream, capacity, |_, it| outcome.count(it));
+    outcome
+}
+
+/// Keeps a sample after its use if its next use is at most `horizon` positions away and space is
+/// left: the rule of `Retention::Threshold`.
+pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> CacheOutcome {
+    let (mut next, mut ahead) = (vec![u64::MAX; stream.len()], HashMap::new());
+    for (at, id) in stream.iter().enumerate().rev() {
+        next[at] = ahead.insert(id, at as u64).unwrap_or(u64::MAX);
+    }
+    let (mut residents, mut outcome) = (HashSet::new(), CacheOutcome::default());
+    for (at, (id, next)) in stream.iter().zip(next).enumerate() {
+        let hit = residents.remove(id);
+        let is_near = next != u64::MAX && next - at as u64 <= horizon;
+        let kept = is_near && (residents.len() as u64) < capacity;
+        if kept {
+            residents.insert(id);
+        }
+        outcome.count(CacheUse { hit, kept });
+    }
     outcome
 }

@@ -86,18 +86,6 @@ impl LocalConfig {
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
-
-    /// Sets the origin's name in messages and metrics.
-    #[must_use]
-    pub fn with_name(self, name: &'static str) -> Self {
-        Self { name, ..self }
-    }
-
-    /// Sets how threads share the listing of a directory.
-    #[must_use]
-    pub fn with_list_threads(self, list_threads: ListThreads) -> Self {
-        Self { list_threads, ..self }
-    }
 }
 
 /// The directory of a plain path or a `file` URL: `data`, `/data`, `file:///data`,

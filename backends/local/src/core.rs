@@ -1,11 +1,12 @@
 //! The origin: a directory, its profile, its readers and its listings.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use foreread_tier::{
-    Buffers, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Buffers, ErrorKind, LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -33,12 +34,15 @@ use crate::pool::ReadPool;
 /// which files are read.
 #[derive(Debug)]
 pub struct LocalOrigin {
-    root: PathBuf,
     profile: TierProfile,
     config: LocalConfig,
     place: DirectoryPlace,
     pool: ReadPool<FileReader>,
+    layouts: Option<LayoutReader>,
 }
+
+/// Reads the layouts of files below an open directory.
+pub type LayoutReader = fn(BorrowedFd<'_>, Vec<Arc<str>>) -> LayoutsFuture;
 
 impl LocalOrigin {
     /// Opens the directory `root`. Samples are read into memory from `buffers`.
@@ -69,17 +73,24 @@ impl LocalOrigin {
         let place = DirectoryPlace::of(directory.as_fd(), root);
         let reader = FileReader::new(directory, place.times, buffers);
         let pool = ReadPool::new(reader, config.name, config.bounds(), patience);
-        Ok(Self { root: root.to_owned(), profile, config, place, pool })
+        Ok(Self { profile, config, place, pool, layouts: None })
     }
 
-    /// The directory as it was given.
-    pub fn root(&self) -> &Path {
-        &self.root
+    /// The same with the layouts of its files.
+    #[must_use]
+    pub fn with_layouts(self, layouts: LayoutReader) -> Self {
+        Self { layouts: Some(layouts), ..self }
     }
 
     /// The open directory.
     pub fn directory(&self) -> BorrowedFd<'_> {
         self.pool.reader().root()
+    }
+
+    /// The directory for a thread that looks at `object`.
+    fn directory_for(&self, object: &str) -> Result<OwnedFd, TierError> {
+        let directory = self.directory().try_clone_to_owned();
+        directory.map_err(|error| from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), object))
     }
 }
 
@@ -89,7 +100,7 @@ fn is_something_else(path: &Path) -> bool {
 
 impl Tier for LocalOrigin {
     fn name(&self) -> &str {
-        NAME
+        self.config.name
     }
 
     fn profile(&self) -> &TierProfile {
@@ -108,36 +119,25 @@ impl Tier for LocalOrigin {
 
 impl OriginTier for LocalOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        match root {
-            Ok(root) => {
-                let (parallelism, threads) = (self.config.parallelism, self.config.list_threads);
-                let settings = ListSettings { parallelism, threads, times: self.place.times };
-                crate::lister::list(root, prefix, after, settings).boxed()
-            }
-            Err(error) => {
-                let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);
-                futures::stream::iter([Err(error)]).boxed()
-            }
-        }
+        let LocalConfig { parallelism, list_threads: threads, name, .. } = self.config;
+        let settings = ListSettings { parallelism, threads, times: self.place.times };
+        let found = match self.directory_for(prefix) {
+            Ok(root) => crate::lister::list(root, prefix, after, settings).left_stream(),
+            Err(error) => futures::stream::iter([Err(error)]).right_stream(),
+        };
+        found.map(move |object| object.map_err(|error| error.with_tier(name))).boxed()
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        let (path, times): (Arc<str>, _) = (path.into(), self.place.times);
-        let requested = Arc::clone(&path);
-        on_a_thread(Arc::clone(&path), move |_| {
-            let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            root.map_err(|errno| from_errno(errno, &requested)).and_then(|root| stat(root, requested, times))
-        })
+        let (root, times) = (self.directory_for(path), self.place.times);
+        let path: Arc<str> = path.into();
+        on_a_thread(self.config.name, Arc::clone(&path), move |_| stat(root?, path, times))
     }
 
     fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
-        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        on_a_thread(".".into(), move |is_abandoned| {
-            let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            root.and_then(|root| crate::lister::directories(&root, is_abandoned))
-                .map_err(|errno| from_errno(errno, "."))
+        let root = self.directory_for(".");
+        on_a_thread(self.config.name, ".".into(), move |is_abandoned| {
+            crate::lister::directories(&root?, is_abandoned).map_err(|errno| from_errno(errno, "."))
         })
     }
 
@@ -145,8 +145,8 @@ impl OriginTier for LocalOrigin {
         &self.place.place
     }
 
-    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
-        None
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        self.layouts.map(|layouts| layouts(self.directory(), paths))
     }
 }
 
@@ -154,6 +154,7 @@ impl OriginTier for LocalOrigin {
 /// for minutes, which must not block a runtime thread. `call` gets a function that tells whether
 /// the caller is gone.
 fn on_a_thread<T: Send + 'static>(
+    name: &'static str,
     path: Arc<str>,
     call: impl FnOnce(&dyn Fn() -> bool) -> Result<T, TierError> + Send + 'static,
 ) -> BoxFuture<'static, Result<T, TierError>> {
@@ -169,10 +170,11 @@ fn on_a_thread<T: Send + 'static>(
             .with_detail("no thread could be started; raise `ulimit -u`")
     };
     async move {
-        match started {
+        let answer = match started {
             Ok(_) => found.await.unwrap_or_else(|_| Err(closed(&path))),
             Err(error) => Err(closed(&path).with_source(error)),
-        }
+        };
+        answer.map_err(|error| error.with_tier(name))
     }
     .boxed()
 }

@@ -40,7 +40,7 @@ mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
-pub use core::LocalOrigin;
+pub use core::{LayoutReader, LocalOrigin};
 pub use disk::{DiskConfig, DiskTier};
 pub use file_system::is_on_this_machine;
 pub use foreread_tier::{ReplaceableThrough, is_private_directory, replaceable_through};

@@ -13,7 +13,7 @@ use foreread_local::{LocalConfig, LocalOrigin, directory_of};
 use foreread_tier::{Backend, Buffers, ErrorKind, OpenContext, OpenOptions, OriginTier, Tier, TierError};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
-use crate::{LustreOrigin, NAME, ceph, read_layout};
+use crate::{NAME, ceph, open_lustre, read_layout};
 
 /// The magic number of Lustre's file system.
 const LUSTRE: u64 = 0x0BD0_0BD0;
@@ -42,8 +42,8 @@ impl Backend for LustreBackend {
         &["file", "lustre"]
     }
 
-    /// A [`LustreOrigin`] on Lustre, else a [`LocalOrigin`]. `lustre:///directory` is a
-    /// [`LustreOrigin`] on any file system.
+    /// [`open_lustre`] on Lustre, else a [`LocalOrigin`]. For `lustre:///directory` it is
+    /// [`open_lustre`] on any file system.
     ///
     /// # Cancel safety
     /// A dropped future leaves no thread or file once the directory has been opened or refused.
@@ -90,7 +90,7 @@ fn open(
                 None => false,
             };
     if is_lustre {
-        return Ok(Arc::new(LustreOrigin::open(directory, config, buffers)?));
+        return Ok(Arc::new(open_lustre(directory, config, buffers)?));
     }
     Ok(Arc::new(local))
 }

@@ -1,6 +1,6 @@
 //! A directory of a Lustre file system as an origin.
 //!
-//! Reads, listings and the bounds on silent servers are those of [`LocalOrigin`]. This origin adds
+//! Reads, listings and the bounds on silent servers are those of [`LocalOrigin`]. It also has
 //! the layouts of files, and lists each directory on one thread, because Lustre reads attributes
 //! ahead for a single thread only.
 
@@ -9,13 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foreread_local::{ListThreads, LocalConfig, LocalOrigin};
-use foreread_tier::{
-    Buffers, LayoutsFuture, Object, ObjectLayout, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
-};
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, future};
+use foreread_tier::{Buffers, LayoutsFuture, ObjectLayout, TierError};
+use futures::{FutureExt, future};
 use tokio::sync::oneshot;
 
 use crate::{NAME, read_layout};
@@ -23,72 +18,26 @@ use crate::{NAME, read_layout};
 /// Threads that read layouts. After a listing the client has most of them.
 const LAYOUT_THREADS: usize = 8;
 
-/// A directory of a Lustre file system whose files are samples.
+/// Opens the directory `root` of a Lustre file system. Samples are read into memory from `buffers`.
 ///
-/// It may be opened on any directory. On other file systems no file has a layout.
-#[derive(Debug)]
-pub struct LustreOrigin {
-    files: LocalOrigin,
+/// It may be any directory. On other file systems no file has a layout.
+///
+/// # Errors
+/// Those of [`LocalOrigin::open`].
+pub fn open_lustre(
+    root: impl AsRef<Path>,
+    mut config: LocalConfig,
+    buffers: Arc<dyn Buffers>,
+) -> Result<LocalOrigin, TierError> {
+    (config.list_threads, config.name) = (ListThreads::OnePerDirectory, NAME);
+    Ok(LocalOrigin::open(root, config, buffers)?.with_layouts(layouts))
 }
 
-impl LustreOrigin {
-    /// Opens the directory `root`. Samples are read into memory from `buffers`.
-    ///
-    /// # Errors
-    /// Those of [`LocalOrigin::open`].
-    pub fn open(
-        root: impl AsRef<Path>,
-        config: LocalConfig,
-        buffers: Arc<dyn Buffers>,
-    ) -> Result<Self, TierError> {
-        let config = config.with_list_threads(ListThreads::OnePerDirectory).with_name(NAME);
-        Ok(Self { files: LocalOrigin::open(root, config, buffers)? })
-    }
-}
-
-impl Tier for LustreOrigin {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn profile(&self) -> &TierProfile {
-        self.files.profile()
-    }
-
-    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        self.files.read(request)
-    }
-
-    fn submit(&self) {
-        self.files.submit();
-    }
-}
-
-impl OriginTier for LustreOrigin {
-    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        self.files.list(prefix, after).map(|object| object.map_err(|error| error.with_tier(NAME))).boxed()
-    }
-
-    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        self.files.stat(path).map(|object| object.map_err(|error| error.with_tier(NAME))).boxed()
-    }
-
-    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
-        self.files.directories().map(|names| names.map_err(|error| error.with_tier(NAME))).boxed()
-    }
-
-    fn place(&self) -> &str {
-        self.files.place()
-    }
-
-    /// Reads the layouts on some threads. A file whose layout cannot be read has none.
-    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
-        let parts: Vec<_> =
-            paths.chunks(paths.len().div_ceil(LAYOUT_THREADS).max(1)).map(<[_]>::to_vec).collect();
-        let root = self.files.directory();
-        let reads: Vec<_> = parts.into_iter().map(|part| read_part(root, part)).collect();
-        Some(future::join_all(reads).map(|parts| parts.into_iter().flatten().collect()).boxed())
-    }
+/// Reads the layouts on some threads. A file whose layout cannot be read has none.
+fn layouts(root: BorrowedFd<'_>, paths: Vec<Arc<str>>) -> LayoutsFuture {
+    let parts = paths.chunks(paths.len().div_ceil(LAYOUT_THREADS).max(1));
+    let reads: Vec<_> = parts.map(|part| read_part(root, part.to_vec())).collect();
+    future::join_all(reads).map(|parts| parts.into_iter().flatten().collect()).boxed()
 }
 
 /// Reads some layouts on a thread of their own.

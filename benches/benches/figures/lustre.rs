@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use foreread::{Catalog, Loader, Memory, SampleId};
 use foreread_benches::table::{Figure, Goal};
 use foreread_dataset::IndexOptions;
-use foreread_lustre::LustreOrigin;
+use foreread_lustre::open_lustre;
 use foreread_lustre_testing::{Counts, StandIn, StandInOptions};
 use foreread_tier::{HeapBuffers, ReadRequest, Span, Tier as _};
 use foreread_types::{SampleKey, Tick};
@@ -68,7 +68,7 @@ fn dataset(name: &str, backing: &Path, milliseconds: f64, requests: f64) -> Resu
     let mut figures = Vec::new();
 
     let plain = in_series(&ids, |id| plain_read(stand_in.root(), &catalog, id))?;
-    let origin = LustreOrigin::open(stand_in.root(), Default::default(), Arc::new(HeapBuffers))?;
+    let origin = open_lustre(stand_in.root(), Default::default(), Arc::new(HeapBuffers))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ours = in_series(&ids, |id| {
         let entry = catalog.entry(id)?;

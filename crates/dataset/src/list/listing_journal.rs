@@ -11,10 +11,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use foreread_tier::{Object, Version};
+use foreread_tier::Object;
 use serde::{Deserialize, Serialize};
 
 use crate::DatasetError;
+use crate::catalog_file::object_versions::{etag, modified, version};
 use crate::disk::journal::{self, Journal, RecordUse};
 use crate::list::selection::Selection;
 
@@ -74,8 +75,7 @@ impl ListingJournal {
         let journal =
             Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {
                 Ok(ListingRecord::Object(path, size, modified, tag)) => {
-                    let version =
-                        modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
+                    let version = version(modified, None, None, tag.map(Into::into));
                     pending.push(Object { path: path.into(), size, version });
                     RecordUse::Pending
                 }
@@ -113,19 +113,8 @@ impl ListingJournal {
 
     fn write(&mut self, object: &Object, wanted: bool) -> std::io::Result<()> {
         if wanted {
-            let (modified, tag) = match &object.version {
-                Some(version @ (Version::Modified(_) | Version::Written { .. })) => {
-                    (version.modified(), None)
-                }
-                Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
-                _ => (None, None),
-            };
-            self.journal.write(&ListingRecord::Object(
-                object.path.to_string(),
-                object.size,
-                modified,
-                tag,
-            ))?;
+            let (path, tag) = (object.path.to_string(), etag(object).map(str::to_owned));
+            self.journal.write(&ListingRecord::Object(path, object.size, modified(object), tag))?;
         }
         self.last.clear();
         self.last.push_str(&object.path);
@@ -166,6 +155,8 @@ pub(crate) fn forget(path: &Path) {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use foreread_tier::Version;
 
     use super::*;
     use crate::IndexOptions;

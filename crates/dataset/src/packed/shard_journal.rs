@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_tier::{FileChange, Object, Version};
-use serde::ser::{SerializeSeq, Serializer};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::disk::journal::{self, Journal, RecordUse};
 use crate::packed::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
@@ -38,62 +37,49 @@ struct ShardsHead {
 type Sample<'a> = (Option<&'a str>, u64, u64, Option<u32>, Option<Vec<(&'a str, u64, u64)>>);
 type OwnedSample = (Option<String>, u64, u64, Option<u32>, Option<Vec<(String, u64, u64)>>);
 
-/// A shard as it is written.
-#[derive(Serialize)]
-struct WrittenShard<'a> {
-    path: &'a str,
+/// A shard as it is written, and as it is read.
+#[derive(Serialize, Deserialize)]
+struct ShardRecord<Text, Samples, Extra> {
+    path: Text,
     size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     modified: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changed: Option<u64>,
+    /// The directory that `changed` is of.
     #[serde(skip_serializing_if = "Option::is_none")]
     location: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    etag: Option<&'a str>,
+    etag: Option<Text>,
     skipped: u64,
     /// Which columns the format has: names, checksums, fields.
     columns: [bool; 3],
-    #[serde(serialize_with = "samples")]
-    samples: &'a SampleRows,
-    #[serde(skip_serializing_if = "ShardExtra::is_default")]
-    extra: &'a ShardExtra,
+    samples: Samples,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<Extra>,
 }
 
-/// A shard as it is read.
-#[derive(Deserialize)]
-struct StoredShard {
-    path: String,
-    size: u64,
-    modified: Option<i64>,
-    changed: Option<u64>,
-    /// The directory that `changed` is of.
-    #[serde(default)]
-    location: Option<u32>,
-    etag: Option<String>,
-    skipped: u64,
-    columns: [bool; 3],
-    samples: Vec<OwnedSample>,
-    #[serde(default)]
-    extra: ShardExtra,
-}
+type StoredShard = ShardRecord<String, Vec<OwnedSample>, ShardExtra>;
 
-fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error> {
-    let mut list = out.serialize_seq(Some(rows.rows()))?;
-    for row in 0..rows.rows() {
-        let (offset, length) = rows.extent(row);
-        let fields = rows.fields(row).map(|fields| fields.map(|field| rows.field(field)).collect());
-        let sample: Sample<'_> = (rows.key(row), offset, length, rows.crc32c(row), fields);
-        list.serialize_element(&sample)?;
+/// The samples of a shard as they are written, one by one.
+struct WrittenSamples<'a>(&'a SampleRows);
+
+impl Serialize for WrittenSamples<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let Self(rows) = self;
+        out.collect_seq((0..rows.rows()).map(|row| -> Sample<'_> {
+            let (offset, length) = rows.extent(row);
+            let fields = rows.fields(row).map(|fields| fields.map(|field| rows.field(field)).collect());
+            (rows.key(row), offset, length, rows.crc32c(row), fields)
+        }))
     }
-    list.end()
 }
 
 impl StoredShard {
     /// The shard, if the record is valid.
     fn shard(self) -> Option<IndexedShard> {
         let Self { path, size, modified, changed, location, etag, skipped, columns, samples, extra } = self;
-        let [keys, crc32c, fields] = columns;
+        let ([keys, crc32c, fields], extra) = (columns, extra.unwrap_or_default());
         let columns = FormatColumns { keys, crc32c, fields };
         let version = match (modified, changed.zip(location), etag) {
             (Some(modified), Some((changed, location)), _) => {
@@ -189,9 +175,10 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
         _ => return Ok(()),
     };
     let FormatColumns { keys, crc32c, fields } = shard.rows.columns();
-    let (skipped, samples, columns) = (shard.skipped, &shard.rows, [keys, crc32c, fields]);
-    let (size, extra) = (*size, samples.extra());
-    journal.write(&WrittenShard {
+    let (size, skipped, columns) = (*size, shard.skipped, [keys, crc32c, fields]);
+    let (path, samples, extra) = (&**path, WrittenSamples(&shard.rows), shard.rows.extra());
+    let extra = (!extra.is_default()).then_some(extra);
+    journal.write(&ShardRecord {
         path,
         size,
         modified,

@@ -57,16 +57,11 @@ impl Drop for MappedRegion {
 
 /// The place of `length` bytes at `address`, if they lie in such a region.
 pub(super) fn place_of(address: usize, length: usize) -> Option<SharedPlace> {
-    if length == 0 {
-        return None;
-    }
     // A forked child may find it locked for ever. Then samples are copied.
     let mapped = MAPPED.try_read().ok()?;
     let (start, (region, process)) = mapped.range(..=address).next_back()?;
-    let (region, offset) = (region.upgrade()?, (address - start) as u64);
-    let is_inside = offset.checked_add(length as u64)? <= region.length();
     // A forked child does not have the mapping. Other memory may have its address there.
-    (is_inside && *process == std::process::id()).then_some(SharedPlace { region, offset })
+    SharedPlace::of(region, address - start, length).filter(|_| *process == std::process::id())
 }
 
 #[cfg(test)]

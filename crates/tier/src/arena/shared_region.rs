@@ -46,6 +46,15 @@ pub struct SharedPlace {
     pub offset: u64,
 }
 
+impl SharedPlace {
+    /// The place of `length` bytes that begin `offset` bytes after a region, if they lie in it.
+    pub(super) fn of(region: &Weak<SharedRegion>, offset: usize, length: usize) -> Option<Self> {
+        let (region, offset) = (region.upgrade()?, offset as u64);
+        let is_inside = offset.checked_add(length as u64)? <= region.length;
+        (length > 0 && is_inside).then_some(Self { region, offset })
+    }
+}
+
 impl SharedRegion {
     /// The number of the region. It is unique in the process and never reused.
     pub fn number(&self) -> u32 {
@@ -172,13 +181,11 @@ impl SharedRegions {
 
     /// The place of `length` bytes at `address`.
     pub(super) fn place_of(&self, address: usize, length: usize) -> Option<SharedPlace> {
-        if length == 0 || !self.is_on() {
+        if !self.is_on() {
             return None;
         }
         let regions = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let (start, region) = regions.range(..=address).next_back()?;
-        let (region, offset) = (region.upgrade()?, (address - start) as u64);
-        let is_inside = offset.checked_add(length as u64)? <= region.length;
-        is_inside.then_some(SharedPlace { region, offset })
+        SharedPlace::of(region, address - start, length)
     }
 }

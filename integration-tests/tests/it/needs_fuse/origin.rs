@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use foreread::backend::{HeapBuffers, OriginTier, Tier};
-use foreread_lustre::LustreOrigin;
+use foreread_lustre::open_lustre;
 use foreread_lustre_testing::{Counts, LayoutSpec, StandIn, StandInOptions};
 use foreread_tier_testing::{conformance, until};
 
@@ -29,7 +29,7 @@ fn lustre_origin_conformance() {
     let stand_in = mount(directory.path(), StandInOptions::new(4));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let origin = LustreOrigin::open(stand_in.root(), Default::default(), Arc::new(HeapBuffers)).unwrap();
+        let origin = open_lustre(stand_in.root(), Default::default(), Arc::new(HeapBuffers)).unwrap();
         assert_eq!((origin.name(), origin.profile().kernel_cached), ("lustre", false));
         assert_eq!(origin.profile().patience, Some(Duration::from_secs(1200)));
         conformance::origin(&origin, &samples).await;

@@ -212,15 +212,10 @@ fn trusting(
 
 /// The client for credentials, of metadata services and of Amazon's token service. It is created on
 /// first use, because most credentials are variables or files and need none.
+#[derive(Debug)]
 pub(crate) struct CredentialClient {
     bundle: Option<PathBuf>,
     client: OnceLock<Result<HttpClient, String>>,
-}
-
-impl fmt::Debug for CredentialClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CredentialClient")
-    }
 }
 
 impl CredentialClient {

@@ -58,6 +58,7 @@ enum HostLock {
 }
 
 /// A host of a cache of files, for runs of other processes.
+#[derive(Debug)]
 pub struct FileHost {
     cache: CacheDirectory,
     store: CopyStore,
@@ -65,12 +66,6 @@ pub struct FileHost {
     writes: Arc<dyn WriteBudget>,
     host: Arc<Mutex<Option<Host>>>,
     lock: Mutex<HostLock>,
-}
-
-impl std::fmt::Debug for FileHost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileHost").field("cache", &self.cache).finish_non_exhaustive()
-    }
 }
 
 impl FileHost {

@@ -61,6 +61,7 @@ const WITHOUT_RUNS: Duration = Duration::from_millis(100);
 const RUNS: Duration = Duration::from_millis(100);
 
 /// The state that the threads of a host share.
+#[derive(Debug)]
 pub(crate) struct HostShared {
     state: Mutex<HostState>,
     /// Notified when there may be something to copy.
@@ -91,14 +92,9 @@ impl HostShared {
 }
 
 /// A host. Its threads end some time after it is dropped.
+#[derive(Debug)]
 pub(crate) struct Host {
     shared: Arc<HostShared>,
-}
-
-impl std::fmt::Debug for Host {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("counts", &self.counts()).finish()
-    }
 }
 
 impl Drop for Host {

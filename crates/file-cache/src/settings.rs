@@ -49,13 +49,14 @@ impl CheckOriginals {
 }
 
 /// The order in which a program opens its files, as far as it is known.
-pub trait FileOrder: Send {
+pub trait FileOrder: std::fmt::Debug + Send {
     /// The files of an epoch, counted from 0, as positions in `files`: all files of the datasets,
     /// in the order of their paths. `None`: this epoch's order is not known.
     fn epoch(&mut self, epoch: u64, files: &[PathBuf]) -> Option<Vec<usize>>;
 }
 
 /// The settings of a run.
+#[derive(Debug)]
 pub struct RunSettings {
     /// The names of the directories whose files are served.
     pub(crate) roots: Vec<RootName>,
@@ -67,18 +68,12 @@ pub struct RunSettings {
 }
 
 /// An order that the first host takes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct OrderCell(Mutex<Option<Box<dyn FileOrder>>>);
 
 impl OrderCell {
     pub(crate) fn take(&self) -> Option<Box<dyn FileOrder>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl std::fmt::Debug for RunSettings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunSettings").field("roots", &self.roots).field("store", &self.store).finish()
     }
 }
 

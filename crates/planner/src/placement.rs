@@ -24,7 +24,7 @@ const PER_WORD: u64 = u64::BITS as u64 / 2;
 /// assert_eq!(placement.level(SampleKey::new(DatasetId(0), SampleId(100))), None);
 /// assert_eq!(placement.level(SampleKey::new(DatasetId(1), SampleId(0))), None);
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     datasets: Arc<[LevelTable]>,
 }
@@ -83,14 +83,8 @@ impl Placement {
     }
 }
 
-impl fmt::Debug for Placement {
-    /// The form per dataset, not every sample.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.datasets.iter()).finish()
-    }
-}
-
 impl fmt::Debug for LevelTable {
+    /// The form, not every sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ranges(ends) => write!(f, "Ranges({ends:?})"),

@@ -71,15 +71,10 @@ impl Budget {
 
 /// Bytes of a [`Budget`] that are in use until this is dropped.
 #[must_use = "dropping a charge gives its bytes back"]
+#[derive(Debug)]
 pub struct Charge {
     budget: Budget,
     bytes: u64,
-}
-
-impl fmt::Debug for Charge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Charge").field("bytes", &self.bytes).finish()
-    }
 }
 
 impl Charge {

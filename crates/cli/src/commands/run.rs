@@ -196,6 +196,7 @@ fn order(options: &RunProgram) -> Result<Option<Box<dyn FileOrder>>> {
 }
 
 /// The files of each epoch, from a file. The last epoch's order is that of all later ones.
+#[derive(Debug)]
 struct ListedOrder {
     epochs: Vec<Vec<PathBuf>>,
     /// Whether lines without a file were reported.
@@ -221,6 +222,7 @@ impl FileOrder for ListedOrder {
 }
 
 /// The order of `DistributedSampler` over the files in the order of their paths.
+#[derive(Debug)]
 struct SampledOrder {
     seed: u64,
 }

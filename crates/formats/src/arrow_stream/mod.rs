@@ -58,18 +58,6 @@ pub struct ArrowOptions {
     pub(crate) only: bool,
 }
 
-/// Whether a file with these first bytes is an Arrow IPC stream.
-pub fn is_arrow_stream(head: &[u8]) -> bool {
-    // The schema's message has a length that is a multiple of 8.
-    head.starts_with(&STREAM_MARK)
-        && le::u32(head, 4).is_some_and(|length| length > 0 && length % 8 == 0 && length <= i32::MAX as u32)
-}
-
-/// Whether a file with these first bytes is an Arrow IPC file.
-pub fn is_arrow_file(head: &[u8]) -> bool {
-    head.starts_with(FILE_MAGIC)
-}
-
 /// Finds the samples of an Arrow IPC stream or file: the values of one column of bytes.
 ///
 /// Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
@@ -118,7 +106,7 @@ pub(crate) async fn find(
 ) -> Result<(String, (FoundSamples, Vec<(u64, bool)>)), FormatError> {
     let reader = BlockReader::new(source, BLOCK);
     let head = reader.read(0, reader.size().min(8)).await?;
-    let (format, table) = if is_arrow_file(&head) {
+    let (format, table) = if head.starts_with(FILE_MAGIC) {
         ("file", messages::of_file(&reader, options).await?)
     } else {
         ("stream", messages::of_stream(&reader, options).await?)

@@ -78,11 +78,6 @@ impl LmdbOptions {
     }
 }
 
-/// Whether a file with these first 32 bytes is an LMDB database, readable or not.
-pub fn is_lmdb(head: &[u8]) -> bool {
-    meta::magic(head).is_some()
-}
-
 /// Finds the values of an LMDB database.
 ///
 /// Keys that are not printable UTF-8, and all keys of `INTEGERKEY` databases, are written as hex

@@ -81,11 +81,6 @@ pub struct ParquetOptions {
     pub columns: Vec<String>,
 }
 
-/// Whether a file with these first bytes is a Parquet file.
-pub fn is_parquet(head: &[u8]) -> bool {
-    head.starts_with(MAGIC) || head.starts_with(ENCRYPTED_MAGIC)
-}
-
 /// Finds the samples of a Parquet file: the values of one column of bytes.
 ///
 /// # Errors

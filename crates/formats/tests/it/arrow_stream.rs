@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use foreread_formats::arrow_stream::{ArrowOptions, index, is_arrow_file, is_arrow_stream};
+use foreread_formats::arrow_stream::{ArrowOptions, index};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples};
 
 use crate::columnar;
@@ -31,13 +31,6 @@ fn arrow_files_that_are_refused_have_a_remedy() {
 // semantics: FORMAT-4
 fn damaged_arrow_files_are_errors_or_samples() {
     columnar::damaged_files_are_errors_or_samples(".arrow", 2000, parse);
-}
-
-#[test]
-fn arrow_files_are_recognised_by_their_first_bytes() {
-    assert!(is_arrow_stream(&fixture("datasets.arrow")) && !is_arrow_file(&fixture("datasets.arrow")));
-    assert!(is_arrow_file(&fixture("nulls_file.arrow")) && !is_arrow_stream(&fixture("nulls_file.arrow")));
-    assert!(!is_arrow_stream(&[0xff; 16]) && !is_arrow_stream(&[0xff; 4]) && !is_arrow_file(b"ARRO"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
-use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
+use foreread_formats::parquet::{ParquetOptions, index};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow};
 use foreread_types::{Decoder, Recipe};
 
@@ -34,11 +34,6 @@ fn parquet_files_that_are_refused_have_a_remedy() {
 // semantics: FORMAT-4
 fn damaged_parquet_files_are_errors_or_samples() {
     columnar::damaged_files_are_errors_or_samples(".parquet", 500, parse);
-}
-
-#[test]
-fn parquet_files_are_recognised_by_their_first_bytes() {
-    assert!(is_parquet(&fixture("datasets.parquet")) && is_parquet(b"PARE") && !is_parquet(b"PAR"));
 }
 
 /// An index that does not fit is a hint that is not used.

@@ -8,7 +8,6 @@
 //! buffer stays allocated, until the child ends, and so does the pool. The price is memory that the
 //! child does not reuse.
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,6 +87,7 @@ impl IdleMemory {
 }
 
 /// The memory of one lifetime.
+#[derive(Debug)]
 pub(crate) struct Pool {
     forks: u32,
     idle: Arc<IdleMemory>,
@@ -96,17 +96,11 @@ pub(crate) struct Pool {
     tables: ManuallyDrop<Mutex<Tables>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Tables {
     space: Space<Region>,
     /// They count as used in the space.
     recent: RecentBuffers,
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("idle", &self.idle).finish_non_exhaustive()
-    }
 }
 
 /// The bytes that a buffer takes. `None` if there cannot be as many.

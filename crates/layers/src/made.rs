@@ -334,5 +334,5 @@ impl<T> Drop for Cancel<T> {
 
 /// The work, unless another task or thread has begun it.
 fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
-    lock(&work).take()
+    lock(work).take()
 }

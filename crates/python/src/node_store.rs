@@ -88,7 +88,7 @@ impl PyNodeStore {
             return Ok(catalog.catalog().clone().into());
         }
         let shared = catalog.catalog().in_job(self.job.job());
-        shared.map(PyCatalog::from).map_err(|error| errors::raised(&error.into()))
+        shared.map(PyCatalog::from).map_err(errors::raised)
     }
 
     /// Starts it, with the sum of the ranks' memory, and the meeting with other nodes. All loaders

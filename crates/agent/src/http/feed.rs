@@ -133,7 +133,7 @@ impl fmt::Debug for StatusSnapshot {
 impl StatusSnapshot {
     fn new(status: Box<dyn ShownStatus>, history: &Arc<Mutex<StatusHistory>>) -> Self {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut points = lock(&history);
+        let mut points = lock(history);
         let point = points.add(status.agent(), time, Instant::now());
         drop(points);
         let (status_text, event_text, history_text, metrics_text) = Default::default();

@@ -5,7 +5,8 @@
 //! it. Any user can read it as the extended attribute `lustre.lov`: by [`read_layout`], as a
 //! [`Layout`].
 //!
-//! [`LustreBackend`] opens directories, by [`open_lustre`], which reads them as any other directory.
+//! [`LustreBackend`] opens directories, by [`open_lustre`], which reads them as any other
+//! directory.
 //!
 //! Decision: layouts are hints. They choose and explain, and no byte is read by them, because a
 //! file may move at any time (`lfs migrate`, `lfs hsm_release`). So whatever the parser does not

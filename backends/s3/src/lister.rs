@@ -69,7 +69,7 @@ pub(crate) struct BucketListing {
 }
 
 impl BucketListing {
-    /// The listing of what the reader reads.
+    /// A listing of the objects below the reader's prefix.
     pub(crate) fn new(
         pages: impl PageSource,
         reader: &ObjectReader,

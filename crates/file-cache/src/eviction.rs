@@ -18,8 +18,8 @@ pub(crate) fn expect_lease_signals() {
     }
 }
 
-/// Removes a copy, unless a process has it open or mapped. Then the kernel grants no write lease, and
-/// the result is `false`.
+/// Removes a copy, unless a process has it open or mapped. Then the kernel grants no write lease,
+/// and the result is `false`.
 ///
 /// A process that opens it in between gets it whole, and keeps it.
 pub(crate) fn remove_unused(path: &Path) -> bool {

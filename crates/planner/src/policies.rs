@@ -68,8 +68,8 @@ pub fn lru_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, 
     }
 }
 
-/// Belady's MIN with bypass: the most hits that are possible on demand. Calls `each` for each use and
-/// its position.
+/// Belady's MIN with bypass: the most hits that are possible on demand. Calls `each` for each use
+/// and its position.
 pub fn min_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     let next = next_uses(stream);
     // Residents are identified by the position of their next use, which is unique. The heap also

@@ -74,7 +74,7 @@ pub(crate) fn calibrate<'py>(
 pub struct Compared {
     json: String,
     text: String,
-    /// The comparison on machines, or what another one is of.
+    /// The comparison on machines, or the subject of another comparison.
     machines: Result<Comparison, &'static str>,
 }
 

@@ -1,6 +1,6 @@
 //! Enums whose variants have names: in scenarios, on the command line, and in reports.
 
-/// Declares such an enum: all of its variants, their names, and what follows from the names.
+/// Declares such an enum: all of its variants, their names, and the functions of both.
 macro_rules! named {
     (
         $(#[$about:meta])*

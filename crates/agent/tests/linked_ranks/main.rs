@@ -12,7 +12,7 @@ use foreread::calibration::{Calibration, OriginSpeed, Point};
 use foreread_tier_testing::store::{Archive, Fault, HttpStore, Kind, NumberedObjects, When};
 use foreread_tier_testing::until;
 
-use self::rig::{Job, LENGTH, SAMPLES, Without, read, store};
+use self::rig::{Job, LENGTH, SAMPLES, Without, read, samples_read, store};
 
 #[test]
 // semantics: RANK-1, RANK-2, RANK-39
@@ -102,11 +102,12 @@ fn cache_that_cannot_start_costs_its_ranks_reads_only() {
     let reports = job.run();
     // Two ranks of five read each of their samples in both epochs, and the others all samples once
     // at most.
-    let read = read(&reports);
-    assert_eq!(read, store.requests().get);
+    assert!(store.requests().get <= read(&reports));
+    let read = samples_read(&reports);
     assert!((SAMPLES..=SAMPLES + 2 * SAMPLES * 2 / 5).contains(&read), "{read}");
     for rank in [2, 3] {
-        assert!(reports[rank].agent.is_none() && reports[rank].origin_requests == 2 * SAMPLES / 5);
+        let alone = &reports[rank..=rank];
+        assert!(alone[0].agent.is_none() && samples_read(alone) == 2 * SAMPLES / 5);
     }
 }
 
@@ -118,10 +119,11 @@ fn rank_that_does_not_reach_the_cache_of_its_node_reads_storage() {
     let without = Without::Way;
     let job = Job { without, memory: SAMPLES, ..Job::new(&store, meet.path(), &[0, 0, 1, 1]) };
     let reports = job.run();
-    assert_eq!(read(&reports), store.requests().get);
+    assert!(store.requests().get <= read(&reports));
     let direct = 2 * SAMPLES / 4;
-    assert!(reports[3].agent.is_none() && reports[3].origin_requests == direct);
-    assert!(read(&reports) <= SAMPLES + direct, "{}", read(&reports));
+    assert!(reports[3].agent.is_none() && samples_read(&reports[3..]) == direct);
+    let read = samples_read(&reports);
+    assert!(read <= SAMPLES + direct, "{read}");
     assert!(reports[2].agent.is_some() && reports[2].peers.unwrap().served > 0);
 }
 
@@ -132,7 +134,7 @@ fn nodes_without_memory_read_from_those_with_some() {
     let (store, meet) = (store(), tempfile::tempdir().unwrap());
     let memory_of = |rank: u32, _: u64| if rank < 2 { 2 * SAMPLES } else { 0 };
     let job = Job { memory_of, ..Job::new(&store, meet.path(), &[0, 0, 1, 2]) };
-    assert_eq!(read(&job.run()), SAMPLES);
+    assert_eq!(samples_read(&job.run()), SAMPLES);
 }
 
 #[test]
@@ -142,7 +144,7 @@ fn dealing_by_locality_moves_fewer_samples_between_nodes() {
         let (store, meet) = (store(), tempfile::tempdir().unwrap());
         let job = Job { locality, memory: SAMPLES, ..Job::new(&store, meet.path(), &[0, 0, 1, 1]) };
         let reports = Job { epochs: 3, ..job }.run();
-        assert_eq!(read(&reports), SAMPLES);
+        assert_eq!(samples_read(&reports), SAMPLES);
         reports.iter().map(|report| report.peers.unwrap().received).sum::<u64>()
     };
     let (near, far) = (received(true), received(false));
@@ -158,7 +160,9 @@ fn requests_that_caches_repeat_are_in_their_reports() {
     let reports = Job { epochs: 1, ..Job::new(&store, meet.path(), &[0, 0, 1, 1]) }.run();
     let retried: u64 = reports.iter().map(|report| report.retried).sum();
     assert!(retried >= SAMPLES / 12, "{retried}");
-    assert_eq!(read(&reports), store.requests().get);
+    let hedged: u64 = reports.iter().map(|report| report.hedged).sum();
+    let counted = read(&reports);
+    assert!((counted - hedged..=counted).contains(&store.requests().get), "{counted}");
 }
 
 /// Guards against this fault: a store that waited for the same storage counted as slow, and its

@@ -8,7 +8,7 @@ use foreread::Registry;
 use foreread::report::Report;
 use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 
-use crate::rig::{Job, SAMPLES, read, store};
+use crate::rig::{Job, SAMPLES, read, samples_read, store};
 
 /// Samples that were not read through a cache.
 fn direct(reports: &[Report]) -> u64 {
@@ -24,7 +24,7 @@ fn host_that_is_done_first_serves_the_others() {
         let compute = |rank, _| Duration::from_millis(if rank == 0 { 0 } else { 4 });
         let job = Job { memory: SAMPLES, compute, ..Job::new(&store, meet.path(), nodes) };
         let reports = job.run();
-        assert_eq!((read(&reports), direct(&reports)), (SAMPLES, 0), "{nodes:?}");
+        assert_eq!((samples_read(&reports), direct(&reports)), (SAMPLES, 0), "{nodes:?}");
     }
 }
 
@@ -37,7 +37,7 @@ fn sixteen_ranks_of_two_nodes_that_are_not_in_step_read_once() {
     let compute = |rank, batch| Duration::from_millis(if (batch + u64::from(rank)) % 4 == 0 { 9 } else { 0 });
     let job = Job { epochs: 6, memory: SAMPLES / 8, compute, ..Job::new(&store, meet.path(), &nodes) };
     let reports = job.run();
-    assert_eq!((read(&reports), direct(&reports)), (SAMPLES, 0));
+    assert_eq!((samples_read(&reports), direct(&reports)), (SAMPLES, 0));
 }
 
 /// Two programs of a user, or two loaders of one, of which the first is closed before the other.
@@ -54,9 +54,11 @@ fn runs_at_the_same_time_share_nothing_and_end_apart() {
         (second.run(), first.join().unwrap())
     });
     for reports in [&first, &second] {
-        assert_eq!((read(reports), direct(reports)), (SAMPLES, 0));
+        assert_eq!((samples_read(reports), direct(reports)), (SAMPLES, 0));
     }
-    assert_eq!(store.requests().get, 2 * SAMPLES);
+    // A second request may be cancelled before it has left.
+    let most = read(&first) + read(&second);
+    assert!((2 * SAMPLES..=most).contains(&store.requests().get), "{most}");
 }
 
 /// A backend that the program has made: buckets by another name.
@@ -90,6 +92,6 @@ fn storage_of_a_programs_backend_is_read_through_linked_caches() {
         let registry = Some(Registry::empty().register(Mine));
         let job = Job { memory: SAMPLES, registry, ..Job::new(&store, meet.path(), nodes) };
         let reports = job.run();
-        assert_eq!((read(&reports), direct(&reports)), (SAMPLES, 0), "{nodes:?}");
+        assert_eq!((samples_read(&reports), direct(&reports)), (SAMPLES, 0), "{nodes:?}");
     }
 }

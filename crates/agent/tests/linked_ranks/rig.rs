@@ -160,6 +160,12 @@ pub fn store() -> HttpStore {
     store
 }
 
+/// The samples that ranks report as read from storage. On a busy machine a late request is followed
+/// by a second one.
+pub fn samples_read(reports: &[Report]) -> u64 {
+    read(reports) - reports.iter().map(|report| report.hedged + report.retried).sum::<u64>()
+}
+
 /// The requests to storage that ranks report.
 pub fn read(reports: &[Report]) -> u64 {
     reports.iter().map(|report| report.origin_requests).sum()

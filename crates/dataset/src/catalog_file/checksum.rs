@@ -123,7 +123,8 @@ pub(crate) fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u6
     footer_start(source.read(end..end + FOOTER_END, room)?, end)
 }
 
-/// The position of the footer that ends at `end`, by the bytes from there: its length and the magic.
+/// The position of the footer that ends at `end`, by the bytes from there: its length and the
+/// magic.
 fn footer_start(bytes: &[u8], end: u64) -> Result<u64, CatalogFault> {
     let parts = bytes.split_first_chunk::<4>().filter(|(_, magic)| magic == MAGIC);
     let (length, _) = parts.ok_or_else(|| corrupt("it ends early"))?;

@@ -29,7 +29,7 @@ pub(crate) fn unsupported(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::Unsupported, why: why.into() }
 }
 
-/// The file is not the one that it was.
+/// The file was changed after it was opened.
 pub(crate) fn changed(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::Changed, why: why.into() }
 }

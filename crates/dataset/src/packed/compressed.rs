@@ -65,7 +65,8 @@ pub(crate) async fn read(
     decoded.map(Bytes::from).map_err(|error| FormatError::damaged(0, error.to_string()))
 }
 
-/// The samples that were found in `decoded` bytes of a decompressed shard, as parts of the stored one.
+/// The samples that were found in `decoded` bytes of a decompressed shard, as parts of the stored
+/// one.
 pub(crate) fn made(
     rows: SampleRows,
     object: &Object,

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use super::file::{BATCH, File};
 use crate::FormatError;
 
-/// Reads a tree level by level: `guess` bytes of each node at first, and its `length` by the number of
-/// its entries. `node` parses a node to its level and the places below it. Returns the places below
-/// the last level.
+/// Reads a tree level by level: `guess` bytes of each node at first, and its `length` by the number
+/// of its entries. `node` parses a node to its level and the places below it. Returns the places
+/// below the last level.
 pub(super) async fn walk(
     file: &File<'_>,
     root: u64,

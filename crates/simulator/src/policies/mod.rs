@@ -42,11 +42,11 @@ named! {
         StagingBuffer "staging-buffer",
         /// Each worker caches the samples that it reads most often (Dryden et al., SC21).
         Nopfs "nopfs",
-        /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in
-        /// the training's order).
+        /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018,
+        /// in the training's order).
         DeepioOrdered "deepio-ordered",
-        /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
-        /// al., SC18).
+        /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth
+        /// et al., SC18).
         ParallelStaging "parallel-staging",
         /// LBANN's data store, filled during the first epoch.
         LbannDynamic "lbann-dynamic",

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use foreread_host::cluster_cache::text_hash;
-use foreread_launcher::{Launched, LauncherEnv};
+use foreread_launcher::{Launched, LauncherEnv, Rendezvous};
 use foreread_open::memory_group::memory_group;
 use foreread_store::Client;
 use foreread_tier::user_directory;
@@ -40,8 +40,6 @@ pub struct NodeJob {
     pub ranks: u32,
     /// The name of their directory.
     name: String,
-    /// The job, for all of its nodes.
-    job: String,
 }
 
 impl NodeJob {
@@ -58,26 +56,28 @@ impl NodeJob {
         let ranks = launched.on_node()?;
         // Without a name of the job, its processes have one parent.
         let job = if launched.job.is_empty() { parent.to_string() } else { launched.job };
-        Some(Self::named(ranks, format!("{} {job} {}", launched.launcher, launched.world_size), memory))
+        // Jobs on other nodes may have the same name, and one node of this job.
+        let host = match &launched.rendezvous {
+            Some(Rendezvous::Host { host, .. }) => host,
+            Some(Rendezvous::List(all)) => all.first().map_or("", |(host, _)| host),
+            Some(Rendezvous::Node { .. } | Rendezvous::Directory(_)) | None => "",
+        };
+        let words = format!("{} {job} {} {host}", launched.launcher, launched.world_size);
+        Some(Self::named(ranks, &words, memory))
     }
 
     /// The job of processes that this one's parent has started on this machine, without a launcher.
     /// `group` names them among the children of the parent.
     pub fn spawned(ranks: u32, group: &str) -> Self {
         let parent = std::os::unix::process::parent_id();
-        Self::named(ranks, format!("spawned {parent} {group} {ranks}"), &memory_group())
+        Self::named(ranks, &format!("spawned {parent} {group} {ranks}"), &memory_group())
     }
 
-    fn named(ranks: u32, job: String, memory: &str) -> Self {
+    fn named(ranks: u32, job: &str, memory: &str) -> Self {
         // The memory counts for the host, so processes that are limited apart share none. The name
         // is short, because paths of sockets are.
         let name = format!("job-{:016x}", text_hash(&format!("{job} {memory}")));
-        Self { ranks, name, job }
-    }
-
-    /// A name of the job for [`Catalog::in_job`](foreread::Catalog::in_job), equal on all nodes.
-    pub fn job(&self) -> &str {
-        &self.job
+        Self { ranks, name }
     }
 
     /// The socket of the agent that they share.
@@ -118,7 +118,9 @@ impl JobAgent {
             .spawn(move || host(&settings, &own, &received));
         let thread = hosting.map_err(|error| AgentError::system("cannot start a thread", error))?;
         let begun = Instant::now();
-        while !serves(&socket) && !thread.is_finished() && begun.elapsed() < START_TIMEOUT {
+        // The host of another process may be stopped.
+        let is_late = || begun.elapsed() >= START_TIMEOUT;
+        while !serves(&socket, &mut || is_late()) && !thread.is_finished() && !is_late() {
             std::thread::sleep(POLL);
         }
         Ok(Self { socket, commands, thread: Some(thread) })
@@ -194,9 +196,9 @@ fn host(settings: &AgentSettings, own: &Sender<HostCommand>, commands: &Receiver
     }
 }
 
-/// Whether an agent answers at a socket.
-fn serves(socket: &Path) -> bool {
-    socket.exists() && Client::connect(&socket.display().to_string()).is_ok()
+/// Whether an agent answers at a socket before `stop` returns true.
+fn serves(socket: &Path, stop: &mut dyn FnMut() -> bool) -> bool {
+    socket.exists() && Client::connect_with(&socket.display().to_string(), stop).is_ok()
 }
 
 #[cfg(test)]
@@ -243,10 +245,10 @@ mod tests {
         let socket = directory.path().join("job/node.sock");
         let first = JobAgent::start(settings(&socket)).unwrap();
         let second = JobAgent::start(settings(&socket)).unwrap();
-        assert!(serves(&socket));
+        assert!(serves(&socket, &mut || false));
         drop(first);
-        foreread_tier_testing::until("the second one hosts", || serves(&socket));
+        foreread_tier_testing::until("the second one hosts", || serves(&socket, &mut || false));
         drop(second);
-        assert!(!serves(&socket));
+        assert!(!serves(&socket, &mut || false));
     }
 }

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::catalog::PyCatalog;
-use crate::errors::{self, ExceptionClass};
+use crate::errors::ExceptionClass;
 use crate::interrupt::{self, Interrupted};
 use crate::logs;
 use crate::process_local::{self, generation};
@@ -45,8 +45,15 @@ impl Closable for NodeStore {
 /// This rank and the number of ranks, if a token is missing.
 type MissingToken = Option<(u32, u32)>;
 
-/// That of this process, with its generation. All loaders of a process share it.
-static STORE: Mutex<Option<(u64, Arc<NodeStore>)>> = Mutex::new(None);
+/// The cache that all loaders of a process use.
+struct StartedStore {
+    generation: u64,
+    socket: PathBuf,
+    memory: u64,
+    node: Arc<NodeStore>,
+}
+
+static STORE: Mutex<Option<StartedStore>> = Mutex::new(None);
 
 /// The cache that the ranks of this process's node share by these settings.
 #[pyclass(name = "NodeStore", frozen, module = "foreread._native")]
@@ -81,16 +88,6 @@ impl PyNodeStore {
         Ok((memory > 0 || !config.disk.is_empty()).then_some(Self { config, job, memory }))
     }
 
-    /// The catalog under which the ranks share its samples, though each of them has listed them.
-    /// Disks outlive the job, so nothing is shared on them without proof.
-    fn shared(&self, catalog: &PyCatalog) -> PyResult<PyCatalog> {
-        if !self.config.disk.is_empty() {
-            return Ok(catalog.catalog().clone().into());
-        }
-        let shared = catalog.catalog().in_job(self.job.job());
-        shared.map(PyCatalog::from).map_err(errors::raised)
-    }
-
     /// Starts it, with the sum of the ranks' memory, and the meeting with other nodes. All loaders
     /// of a process have one. If a token is missing, returns this rank and the number of ranks: the
     /// meeting then waits for [`node_token`].
@@ -104,7 +101,8 @@ impl PyNodeStore {
         started.map_err(|error| ExceptionClass::Error.with(error.to_string()))
     }
 
-    /// A source of the catalog, with this cache, by the settings that do not concern caches.
+    /// A source of the catalog, with this cache, by the settings that do not concern caches. The
+    /// cache was started before.
     #[pyo3(signature = (catalog, **settings))]
     fn source(
         &self,
@@ -112,8 +110,22 @@ impl PyNodeStore {
         catalog: &Bound<'_, PyCatalog>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PySource> {
+        let listed = catalog.get().catalog();
+        if !listed.keeps_identity() {
+            tracing::warn!(
+                target: "foreread",
+                "{}: the files have no modification times of their own, so nothing proves that the ranks of \
+                 this node mean the same files: each rank reads them for itself. Give the files their own \
+                 times, or make a catalog for all ranks (foreread index) and use foreread.torch.Dataset",
+                listed.base_url()
+            );
+        }
+        let known = STORE.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = known.as_ref().filter(|store| store.generation == generation());
+        let socket = started.map_or_else(|| self.job.socket(), |store| store.socket.clone());
+        drop(known);
         let mut settings = PythonSettings::alone("wrap", settings)?;
-        settings.config.agent = AgentChoice::Job { socket: self.job.socket(), ranks: self.job.ranks };
+        settings.config.agent = AgentChoice::Job { socket, ranks: self.job.ranks };
         PySource::open(py, catalog.as_any(), settings)
     }
 }
@@ -126,11 +138,11 @@ pub(crate) fn node_token(token: Option<&str>) -> PyResult<()> {
     let token = token.map(Token::new).transpose();
     let token = token.map_err(|error| ExceptionClass::Meeting.with(format!("torch's store: {error}")))?;
     let store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((made, node)) = &*store
-        && *made == generation()
+    if let Some(started) = &*store
+        && started.generation == generation()
         && let Some(nodes) = JobNodes::launched()
     {
-        node.meet(nodes.with_token(token));
+        started.node.meet(nodes.with_token(token));
     }
     Ok(())
 }
@@ -138,13 +150,29 @@ pub(crate) fn node_token(token: Option<&str>) -> PyResult<()> {
 fn start(socket: PathBuf, memory: u64, config: Config) -> Result<MissingToken, foreread_agent::AgentError> {
     let mut store = STORE.lock().unwrap_or_else(PoisonError::into_inner);
     match &*store {
-        Some((made, _)) if *made == generation() => return Ok(None),
+        Some(started) if started.generation == generation() => {
+            if memory > started.memory {
+                tracing::warn!(
+                    target: "foreread",
+                    "the ranks of this node share the cache of their first loader, with {} bytes of memory: \
+                     this loader's memory= would need {memory}; set it for the first loader",
+                    started.memory
+                );
+            }
+            return Ok(None);
+        }
         // A forked child leaves that of its parent alone.
         Some(_) => std::mem::forget(store.take()),
         None => {}
     }
-    let settings =
-        AgentSettings { socket, memory, config, policy: PathBuf::new(), http: None, control: None };
+    let settings = AgentSettings {
+        socket: socket.clone(),
+        memory,
+        config,
+        policy: PathBuf::new(),
+        http: None,
+        control: None,
+    };
     let node = Arc::new(NodeStore(Mutex::new(Some(JobAgent::start(settings)?))));
     run::register(Arc::downgrade(&node) as Weak<dyn Closable>);
     let nodes = JobNodes::launched();
@@ -152,6 +180,6 @@ fn start(socket: PathBuf, memory: u64, config: Config) -> Result<MissingToken, f
     if let Some(nodes) = nodes.filter(|_| needs_token.is_none()) {
         node.meet(nodes);
     }
-    *store = Some((generation(), node));
+    *store = Some(StartedStore { generation: generation(), socket, memory, node });
     Ok(needs_token)
 }

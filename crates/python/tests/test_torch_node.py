@@ -188,7 +188,7 @@ def test_stopped_host_holds_nobody_up(directory: Path) -> None:
     shutil.rmtree(runtime)
 
 
-#: Ranks that no launcher has started, for three epochs.
+#: Ranks that no launcher has started, for three epochs in each of two process groups.
 SPAWNING = """
     import sys
     import torch.distributed as distributed
@@ -196,19 +196,21 @@ SPAWNING = """
     from foreread.torch import Dataset, wrap
     from torch.utils.data import DataLoader, DistributedSampler
 
-    def train(rank, ranks, port):
-        distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-        data = Dataset("s3://data/train", memory="1MiB", decode="bytes")
-        sampler = DistributedSampler(data, seed=3)
-        loader = wrap(DataLoader(data, 5, sampler=sampler, collate_fn=list))
-        for epoch in range(3):
-            sampler.set_epoch(epoch)
-            for _ in loader:
-                pass
-            distributed.barrier()
+    def train(rank, ranks, ports):
+        for port in ports:
+            distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+            data = Dataset("s3://data/train", memory="1MiB", decode="bytes")
+            sampler = DistributedSampler(data, seed=3)
+            loader = wrap(DataLoader(data, 5, sampler=sampler, collate_fn=list))
+            for epoch in range(3):
+                sampler.set_epoch(epoch)
+                for _ in loader:
+                    pass
+                distributed.barrier()
+            distributed.destroy_process_group()
 
     if __name__ == "__main__":
-        torch.multiprocessing.spawn(train, (3, int(sys.argv[1])), 3)
+        torch.multiprocessing.spawn(train, (3, sys.argv[1:]), 3)
 """
 
 
@@ -219,22 +221,14 @@ def test_spawned_ranks_share_without_a_launcher(directory: Path, tmp_path: Path)
     script.write_text(textwrap.dedent(SPAWNING))
     with counted(directory) as (settings, reads):
         environment = os.environ | settings | {"XDG_RUNTIME_DIR": str(runtime)}
-        subprocess.run([sys.executable, str(script), str(free_ports(1)[0])], env=environment, check=True, timeout=180)
+        subprocess.run([sys.executable, str(script), *map(str, free_ports(2))], env=environment, check=True, timeout=180)
     assert len(reads) == 100 and set(reads.values()) == {1}, Counter(reads.values())
     assert not list(runtime.glob("foreread/job-*")), "the job leaves nothing"
     shutil.rmtree(runtime)
 
 
 # semantics: PY-22
-def test_files_whose_times_prove_nothing_are_shared_in_a_job(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All have one time and no tag, so that each rank's listing differs from any other."""
-    answer = bucket._Handler._answer
-
-    def untagged(self: Any, status: int, body: bytes, **headers: str) -> None:
-        headers.pop("ETag", None)
-        answer(self, status, re.sub(rb"<ETag>.*?</ETag>", b"", body), **headers)
-
-    monkeypatch.setattr(bucket._Handler, "_answer", untagged)
+def test_statistics_of_ranks_sum_up_to_the_reads(directory: Path) -> None:
     runtime = Path(tempfile.mkdtemp(dir="/tmp"))
     with counted(directory) as (settings, reads):
         ranks = [Rank(rank, 3, 0, settings | {"XDG_RUNTIME_DIR": str(runtime)}) for rank in range(3)]
@@ -247,4 +241,28 @@ def test_files_whose_times_prove_nothing_are_shared_in_a_job(directory: Path, mo
         for rank in ranks:
             _, err = rank.process.communicate(timeout=60)
             assert rank.process.returncode == 0, err
+    shutil.rmtree(runtime)
+
+
+# semantics: PY-22
+def test_files_whose_times_prove_nothing_are_not_shared(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have one time and no tag. So a later listing may be of other files with equal sizes."""
+    answer = bucket._Handler._answer
+
+    def untagged(self: Any, status: int, body: bytes, **headers: str) -> None:
+        headers.pop("ETag", None)
+        answer(self, status, re.sub(rb"<ETag>.*?</ETag>", b"", body), **headers)
+
+    monkeypatch.setattr(bucket._Handler, "_answer", untagged)
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))
+    with counted(directory) as (settings, reads):
+        first, later = (Rank(rank, 2, 0, settings | {"XDG_RUNTIME_DIR": str(runtime)}) for rank in range(2))
+        first.begin()
+        assert all(text == content(number).decode() for number, text in first.epoch().items())
+        _, err = later.process.communicate("next\n", timeout=60)
+        assert "nothing proves that the ranks" in err, err
+        _, err = first.process.communicate(timeout=60)
+        assert first.process.returncode == 0, err
+    # With their look-ahead. None got a sample of the other.
+    assert max(reads.values()) >= 2
     shutil.rmtree(runtime)

@@ -287,7 +287,9 @@ def test_batch_is_requested_at_once(folder: Any, monkeypatch: pytest.MonkeyPatch
         indices = [3, 1, 3, *range(5, 25)]
         for (image, label), index in zip(data.__getitems__(indices), indices, strict=True):
             assert torch.equal(image, folder[index][0]) and label == folder[index][1]
-        assert requested == [indices[:16], indices[16:]]
+        assert requested == [indices[:8], indices[8:16], indices[16:]]
+        for some in ({1, 2}, {3: None, 9: None}.keys(), iter([4, 5]), map(int, "67")):
+            assert len(data.__getitems__(some)) == 2
         monkeypatch.undo()
         folder.samples[4] = ("/nowhere/file.png", 0)
         with pytest.raises(FileNotFoundError):

@@ -75,25 +75,15 @@ pub(crate) fn parse_numbers(text: &str, population: u64) -> Option<Vec<u64>> {
 
 /// A catalog file of the same samples, which names the numbers of a part, or none.
 pub(crate) fn rewritten(bytes: &[u8], numbers: Option<String>) -> Result<Vec<u8>, ArrowError> {
-    with_metadata(bytes, |metadata| {
-        metadata.remove(SAMPLES_KEY);
-        if let Some(numbers) = numbers {
-            metadata.insert(SAMPLES_KEY.to_owned(), numbers);
-            // Earlier versions would read the whole.
-            metadata.insert(VERSION_KEY.to_owned(), VERSION_TABLE.to_owned());
-        }
-    })
-}
-
-/// A catalog file of the same samples with other metadata.
-pub(crate) fn with_metadata(
-    bytes: &[u8],
-    change: impl FnOnce(&mut HashMap<String, String>),
-) -> Result<Vec<u8>, ArrowError> {
     let reader = FileReader::try_new(Cursor::new(bytes), None)?;
     let schema = reader.schema();
     let mut metadata: HashMap<String, String> = schema.metadata().clone().into();
-    change(&mut metadata);
+    metadata.remove(SAMPLES_KEY);
+    if let Some(numbers) = numbers {
+        metadata.insert(SAMPLES_KEY.to_owned(), numbers);
+        // Earlier versions would read the whole.
+        metadata.insert(VERSION_KEY.to_owned(), VERSION_TABLE.to_owned());
+    }
     let new = Arc::new(Schema::new(schema.fields().clone()).with_metadata(metadata));
     let mut writer = begin_with(&new, Vec::new())?;
     for batch in reader {

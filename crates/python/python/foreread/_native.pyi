@@ -368,8 +368,6 @@ class NodeStore:
     @staticmethod
     def of(spawned: tuple[int, str] | None, **settings: Any) -> NodeStore | None:
         """That of a rank with these settings. `spawned` has the number of ranks without a launcher, and their name."""
-    def shared(self, catalog: Catalog) -> Catalog:
-        """The catalog under which the ranks share its samples, though each of them has listed them."""
     def start(self) -> tuple[int, int] | None:
         """Starts it. If the job's nodes need a token to meet, returns this rank and the number of ranks."""
     def source(self, catalog: Catalog, **settings: Any) -> Source:

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import itertools
 import logging
+import multiprocessing
 import secrets
 import sys
 import threading
@@ -104,9 +105,12 @@ def _end() -> None:
 
 
 def local_group() -> tuple[int, str] | None:
-    """The number of ranks of torch's process group, and a name of it, if all of them are on this machine."""
+    """The number of ranks of torch's process group, and a name of it, if all of them are processes that one on this machine
+    has started, as by ``torch.multiprocessing.spawn``."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if multiprocessing.parent_process() is None:
         return None
     base, ranks = _base(_default_store(distributed), distributed), distributed.get_world_size()
     if ranks < 2 or not isinstance(base, distributed.TCPStore) or base.host not in _LOOPBACK:

@@ -30,4 +30,4 @@ def open_source(target: Any, settings: dict[str, Any]) -> Source:
         return Source(catalog, **settings)
     if (needs_token := store.start()) is not None:
         _token.in_background(*needs_token, node_token)
-    return store.source(store.shared(catalog), **others)
+    return store.source(catalog, **others)

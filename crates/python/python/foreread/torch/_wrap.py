@@ -20,7 +20,7 @@ import operator
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ _EPOCHS = 8
 _INDICES = 1 << 21
 
 #: The files that are requested at once, in number and in bytes. Each request costs as much as opening a file.
-_REQUESTED = 16
+_REQUESTED = 8
 _REQUESTED_BYTES = 4 << 20
 
 #: The number of samples after which a dataset that opens no files in Python is reported.
@@ -135,9 +135,9 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._note(1, serving)
         return item
 
-    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+    def __getitems__(self, batch: Iterable[Any]) -> list[Any]:
         """A whole batch. Newer releases of PyTorch call it."""
-        size = self._files.at_once
+        indices, size = list(batch), self._files.at_once
         items: list[Any] = []
         try:
             for at in range(0, len(indices), size):

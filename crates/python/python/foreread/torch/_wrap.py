@@ -20,7 +20,7 @@ import operator
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -94,7 +94,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         """Disables the check in workers started from now on, because those of the first epoch have done it."""
         self._unopened = None
 
-    def _opened(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
+    def _opened(self, indices: Iterable[Any]) -> dict[str, Callable[[], Any]]:
         """The files of samples that are still the ones looked up, because a dataset may change its paths."""
         opened: dict[str, Callable[[], Any]] = {}
         if self._engine.closed:
@@ -179,7 +179,9 @@ class _Served(torch.utils.data.Dataset[Any]):
 class _ServedBatches(_Served):
     """The same for a dataset with a ``__getitems__`` of its own."""
 
-    def __getitems__(self, indices: Sequence[Any]) -> Any:
+    def __getitems__(self, batch: Iterable[Any]) -> Any:
+        # An iterator gives its indices once.
+        indices = batch if isinstance(batch, Collection) else list(batch)
         with Serving(self._opened(indices)) as serving:
             items = self._dataset.__getitems__(indices)
         self._note(len(indices), serving)

@@ -257,7 +257,11 @@ pub(crate) async fn attach(
         }
         Err(why) => {
             let until = if is_rank { "" } else { ", until it serves this run" };
-            tracing::warn!(why, agent = %socket.display(), "runs without {called}{until}");
+            let without = match shared_by {
+                Some(_) => "runs without the cache that the ranks of this node share",
+                None => "runs without the node's agent",
+            };
+            tracing::warn!(why, agent = %socket.display(), "{without}{until}");
             Ok(look(opened, config, storage, server, is_rank))
         }
     }

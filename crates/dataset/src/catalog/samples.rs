@@ -39,10 +39,10 @@ impl Catalog {
     /// The position of a sample's bytes.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample. [`DatasetErrorKind::Corrupt`]
-    /// if its path would leave the origin. [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
-    /// overwritten.
+    /// [`OutOfRange`](crate::DatasetErrorKind::OutOfRange) if there is no such sample.
+    /// [`Corrupt`](crate::DatasetErrorKind::Corrupt) if its path would leave the origin.
+    /// [`Io`](crate::DatasetErrorKind::Io) or [`Changed`](crate::DatasetErrorKind::Changed) if the
+    /// catalog's file is no longer readable or was overwritten.
     pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
         if let Some(files) = &row.files {
@@ -144,9 +144,9 @@ impl Catalog {
     /// `None` for files and records, and if there is no such sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Corrupt`] if it is not valid text. [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
-    /// overwritten.
+    /// [`Corrupt`](crate::DatasetErrorKind::Corrupt) if it is not valid text.
+    /// [`Io`](crate::DatasetErrorKind::Io) or [`Changed`](crate::DatasetErrorKind::Changed) if the
+    /// catalog's file is no longer readable or was overwritten.
     pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
         self.0.image.key(self.number_or_none(id)).map_err(|fault| self.failed(id, fault))
     }
@@ -154,7 +154,7 @@ impl Catalog {
     /// The fields of a WebDataset sample, in their order. Empty for other formats.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
+    /// [`OutOfRange`](crate::DatasetErrorKind::OutOfRange) if there is no such sample.
     pub fn fields(&self, id: SampleId) -> Result<Vec<SampleField<'_>>, DatasetError> {
         if id.0 >= self.len() {
             return Err(self.out_of_range(id));

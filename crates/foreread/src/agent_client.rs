@@ -227,6 +227,7 @@ pub(crate) async fn attach(
     let server = AgentServer {
         place: AgentPlace::At(socket.display().to_string()),
         called,
+        shared_by,
         comes_back: true,
         is_ordered: true,
         may_use: if is_named { |_| true } else { |socket| is_own(socket.as_ref()) },
@@ -250,7 +251,6 @@ pub(crate) async fn attach(
                 capacity = link.room.memory,
                 "samples come from {called}; this run's own memory and disk tiers are not used"
             );
-            let link = AgentLink { shared_by, ..link };
             (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
             link.replace_origins(opened);
             Ok(Some(link))
@@ -280,11 +280,11 @@ fn look(
     if is_rank {
         return None;
     }
+    let shared_by = server.shared_by;
     let (job, catalogs) = agent_job(opened, config, storage, server);
     let client = AgentClient::look(AgentJob { alone: None, ..job });
     let client =
         client.inspect_err(|error| tracing::warn!(%error, "does not look for the node's agent")).ok()?;
-    let shared_by = config.agent.expected().and_then(|expected| expected.shared_by);
     let (room, blocks) = Default::default();
     let link = AgentLink { client: Arc::new(client), catalogs, room, shared_by, blocks, is_late: true };
     link.replace_origins(opened);
@@ -308,6 +308,7 @@ pub(crate) async fn attach_to(
     let server = AgentServer {
         place,
         called: OF_RANKS,
+        shared_by: ranks,
         comes_back: false,
         // It keeps the samples of the plan.
         is_ordered: false,
@@ -317,7 +318,7 @@ pub(crate) async fn attach_to(
         Ok(link) => {
             // A cache that relays has no disks, and counts those of its agent.
             let disk = room.disk.max(link.room.disk);
-            Ok(Some(AgentLink { room: NodeRoom { disk, ..room }, shared_by: ranks, ..link }))
+            Ok(Some(AgentLink { room: NodeRoom { disk, ..room }, ..link }))
         }
         Err(why) => {
             tracing::warn!(why, "runs without the cache that the ranks of this node share");
@@ -335,6 +336,8 @@ struct AgentServer {
     place: AgentPlace,
     /// The agent's name in messages.
     called: &'static str,
+    /// The number of ranks that share it, if it is the cache of a node without an agent.
+    shared_by: Option<u32>,
     comes_back: bool,
     /// Whether the job will announce orders.
     is_ordered: bool,
@@ -373,7 +376,7 @@ async fn attach_at(
     server: AgentServer,
     context: &OpenContext,
 ) -> Result<Result<AgentLink, String>> {
-    let called = server.called;
+    let (called, shared_by) = (server.called, server.shared_by);
     let (job, catalogs) = agent_job(opened, config, storage, server);
     let begun = Instant::now();
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
@@ -405,7 +408,7 @@ async fn attach_at(
             tracing::debug!(milliseconds, "attached to {called}");
             let room = NodeRoom { memory: client.capacity(), disk: client.disk_capacity() };
             let (client, is_late) = (Arc::new(client), false);
-            Ok(Ok(AgentLink { client, catalogs, room, shared_by: None, blocks: Arc::default(), is_late }))
+            Ok(Ok(AgentLink { client, catalogs, room, shared_by, blocks: Arc::default(), is_late }))
         }
     }
 }

@@ -120,10 +120,12 @@ impl PyNodeStore {
                 listed.base_url()
             );
         }
-        let known = STORE.lock().unwrap_or_else(PoisonError::into_inner);
-        let started = known.as_ref().filter(|store| store.generation == generation());
-        let socket = started.map_or_else(|| self.job.socket(), |store| store.socket.clone());
-        drop(known);
+        // Without the GIL: another thread may start it, and holds the lock meanwhile.
+        let socket = py.detach(|| {
+            let known = STORE.lock().unwrap_or_else(PoisonError::into_inner);
+            let started = known.as_ref().filter(|store| store.generation == generation());
+            started.map_or_else(|| self.job.socket(), |store| store.socket.clone())
+        });
         let mut settings = PythonSettings::alone("wrap", settings)?;
         settings.config.agent = AgentChoice::Job { socket, ranks: self.job.ranks };
         PySource::open(py, catalog.as_any(), settings)

@@ -140,7 +140,7 @@ def test_killed_host_of_all_nodes_changes_no_batch(directory: Path, tmp_path: Pa
         stalls = [rank.longest for rank in job.left]
         until("the nodes have met again", job.met)
         job.train()
-        # The rest of that node ends, and the other one goes on.
+        # The rest of that node ends, and the other one continues.
         (rest,) = (rank for rank in job.left if rank in job.ranks[:2])
         job.begin()
         job.kill(rest)
